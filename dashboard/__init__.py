@@ -1,0 +1,1 @@
+"""The pages on which people watch, approve, cancel and restart tasks."""

@@ -1,0 +1,1 @@
+"""The deployable site: settings, URLs and the bundled workflows."""

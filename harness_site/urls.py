@@ -1,0 +1,10 @@
+"""Where the parts hang: pages at the root, the API below /api/v1/, raw rows below /admin/."""
+
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("", include("ledger.api.urls")),
+    path("", include("dashboard.urls")),
+]

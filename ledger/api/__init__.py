@@ -1,0 +1,1 @@
+"""The machine surface: /api/v1, /healthz, /readyz, /metrics."""

@@ -1,0 +1,19 @@
+"""The ledger as a Django app."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class LedgerConfig(AppConfig):
+    """Tasks, leases, outputs, events. Refuses to start on a bound that can't work."""
+
+    name = "ledger"
+    label = "longwatch_ledger"
+    verbose_name = "Longwatch ledger"
+
+    def ready(self) -> None:
+        """Check the tunables once, at start: a bad one must not first show up in a worker."""
+        from ledger import conf
+
+        conf.load()
