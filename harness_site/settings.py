@@ -24,10 +24,9 @@ SECRET_KEY = os.environ.get("LONGWATCH_SECRET_KEY") or env.read_or_make_secret(V
 
 # --- Ledger -------------------------------------------------------------------------------------
 # A bound that is not in the environment is not set here: its default stands in ledger/conf.py.
-for _field in dataclasses.fields(Tunables):
-    _name = f"LONGWATCH_{_field.name.upper()}"
-    if _name in os.environ:
-        globals()[_name] = env.read_number(_name, _field.default)
+_defaults = {f"LONGWATCH_{name.upper()}": v for name, v in dataclasses.asdict(Tunables()).items()}
+for _name in _defaults.keys() & os.environ.keys():
+    globals()[_name] = env.read_number(_name, _defaults[_name])
 
 LONGWATCH_URL = env.read_url(
     "LONGWATCH_URL", f"http://localhost:{os.environ.get('PORT') or '8000'}"
@@ -50,7 +49,7 @@ DATABASE_TAG = hashlib.sha256(repr(tuple(_place)).encode()).hexdigest()[:12]
 """Names what belongs to this database: a browser sends the cookies of one host to all its ports."""
 
 # --- Workers ------------------------------------------------------------------------------------
-_workers: int = globals().get("LONGWATCH_WORKERS", Tunables().workers)
+_workers: int = globals().get("LONGWATCH_WORKERS", _defaults["LONGWATCH_WORKERS"])
 Q_CLUSTER: dict[str, Any] = {
     "name": "longwatch",
     "broker_class": "ledger.cluster.LedgerBroker",

@@ -1,0 +1,123 @@
+"""A tree of files on disk: its list, what differs between two, and the difference as git writes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+NO_NEWLINE = b"\\ No newline at end of file\n"
+_ESCAPES = {0x07: b"a", 0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0B: b"v", 0x0C: b"f", 0x0D: b"r"}
+_ESCAPES |= {0x22: b'"', 0x5C: b"\\"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileDiff:
+    """One changed file: its path, its lines as bytes of a unified diff, and their counts."""
+
+    path: str
+    lines: list[bytes]
+    added: int
+    removed: int
+
+
+def list_files(root: Path) -> list[str]:
+    """The paths of the regular files below `root`, with slashes, sorted by their bytes.
+
+    A name that is no UTF-8 keeps its bytes as surrogates, as everywhere in Python.
+    """
+    found = []
+    for folder, _, names in os.walk(root):
+        base = Path(folder)
+        for name in names:
+            if stat.S_ISREG((base / name).lstat().st_mode):
+                found.append((base / name).relative_to(root).as_posix())
+    return sorted(found, key=os.fsencode)
+
+
+def list_changes(before: Path, after: Path) -> list[str]:
+    """The paths whose bytes differ. Raises ValueError unless both hold the same files and modes."""
+    paths = list_files(before)
+    if paths != list_files(after):
+        raise ValueError("a file was added or removed")
+    changed = []
+    for path in paths:
+        old, new = before / path, after / path
+        if old.stat().st_mode != new.stat().st_mode:
+            raise ValueError(f"the mode of {show_path(path)} has changed")
+        if old.stat().st_size != new.stat().st_size or old.read_bytes() != new.read_bytes():
+            changed.append(path)
+    return changed
+
+
+def write_patch(before: Path, after: Path, paths: Iterable[str], out: IO[bytes]) -> None:
+    """Write the changes of `paths` in git's format, for `git apply` (-p1) at the tree's root."""
+    for path in paths:
+        old, new = (before / path).read_bytes(), (after / path).read_bytes()
+        mode = b"100755" if (after / path).stat().st_mode & 0o100 else b"100644"
+        tab = b"\t" if " " in path else b""  # as git does: where a name with spaces ends
+        a, b = quote_path("a/" + path), quote_path("b/" + path)
+        out.write(b"diff --git %s %s\n" % (a, b))
+        out.write(b"index %s..%s %s\n" % (hash_blob(old), hash_blob(new), mode))
+        out.write(b"--- %s%s\n+++ %s%s\n" % (a, tab, b, tab))
+        out.writelines(diff_bytes(old, new))
+
+
+def diff_file(before: Path, after: Path, path: str) -> FileDiff:
+    """What changed in one file, for people."""
+    lines = list(diff_bytes((before / path).read_bytes(), (after / path).read_bytes()))
+    added = sum(line.startswith(b"+") for line in lines)
+    removed = sum(line.startswith(b"-") for line in lines)
+    return FileDiff(path, lines, added, removed)
+
+
+def diff_bytes(old: bytes, new: bytes) -> Iterator[bytes]:
+    """The hunks of a unified diff. A line ends at LF and nowhere else, so CR stays content."""
+    diff = difflib.diff_bytes(
+        difflib.unified_diff, _split_lines(old), _split_lines(new), lineterm=b"\n"
+    )
+    for line in list(diff)[2:]:  # without difflib's own --- and +++
+        if line.endswith(b"\n"):
+            yield line
+        else:
+            yield line + b"\n"
+            yield NO_NEWLINE
+
+
+def _split_lines(content: bytes) -> list[bytes]:
+    lines = content.split(b"\n")
+    last = lines.pop()
+    return [line + b"\n" for line in lines] + ([last] if last else [])
+
+
+def hash_blob(content: bytes) -> bytes:
+    """git's name for the content, in hex."""
+    header = b"blob %d\0" % len(content)
+    return hashlib.sha1(header + content, usedforsecurity=False).hexdigest().encode()
+
+
+def quote_path(path: str) -> bytes:
+    """The path as git writes it: in C quotes when a byte of it is not plain printable ASCII."""
+    raw = os.fsencode(path)
+    if all(0x20 <= byte < 0x7F and byte not in _ESCAPES for byte in raw):
+        return raw
+    return b'"' + b"".join(_quote_byte(byte) for byte in raw) + b'"'
+
+
+def _quote_byte(byte: int) -> bytes:
+    if byte in _ESCAPES:
+        return b"\\" + _ESCAPES[byte]
+    return bytes([byte]) if 0x20 <= byte < 0x7F else b"\\%03o" % byte
+
+
+def show_path(path: str) -> str:
+    """The path fit for people, JSON and both databases: what can't be printed is escaped."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )

@@ -1,0 +1,198 @@
+"""`python -m tests.rings [RING…] [--require-all] [-- PYTEST ARGUMENTS]`: the tests, ring by ring.
+
+Each ring is one pytest process with a budget. The last lines say what ran and what was left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from tests.pg import Cluster, find_binaries
+
+ROOT = Path(__file__).resolve().parent.parent
+BUDGETS = {"sqlite": 600, "postgresql": 720, "browser": 480}
+"""Seconds after which a ring is ended: a hung test must not hang the gate."""
+
+GRACE = 10
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass
+class Result:
+    """How one ring ended. `line` is what the summary says; `trouble` is empty if all is well."""
+
+    line: str
+    trouble: str = ""
+    left_out: bool = False
+
+
+def find_chromium() -> str | None:
+    """A Chromium or Chrome on this machine."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+def find_reason_to_leave_out(ring: str) -> str | None:
+    """What this machine lacks for the ring, in words that name the cure."""
+    if ring == "postgresql" and find_binaries() is None:
+        return "no PostgreSQL server here: apt install postgresql"
+    if ring == "browser" and find_chromium() is None:
+        return "no browser here: apt install chromium"
+    return None
+
+
+@contextlib.contextmanager
+def provide(ring: str) -> Iterator[dict[str, str]]:
+    """The environment of a ring: a folder, and for PostgreSQL a server that lives as long."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="lw-ring-", ignore_cleanup_errors=True)
+        )
+        extra = {
+            "LONGWATCH_TEST_RING": ring,
+            "LONGWATCH_TEST_DIR": folder,
+            "LONGWATCH_TEST_TALLY": f"{folder}/tally.json",
+        }
+        if ring == "postgresql":
+            extra["LONGWATCH_TEST_POSTGRESQL"] = stack.enter_context(Cluster()).url
+        yield os.environ | extra
+
+
+def run_ring(ring: str, pytest_arguments: list[str]) -> Result:
+    """Run one ring to its end, or to the end of its budget, and leave no process behind."""
+    if reason := find_reason_to_leave_out(ring):
+        return Result(f"ring {ring}: LEFT OUT ({reason})", left_out=True)
+    print(f"\n=== ring {ring}", flush=True)
+    started = time.monotonic()
+    with provide(ring) as environment:
+        before = {child.pid for child in psutil.Process().children()}
+        code = run_pytest(environment, pytest_arguments, BUDGETS[ring])
+        left_over = end_left_overs(before)
+        tally = read_tally(Path(environment["LONGWATCH_TEST_TALLY"]))
+    trouble = describe_trouble(ring, code, tally, left_over)
+    print(f"=== ring {ring} took {time.monotonic() - started:.0f} s", flush=True)
+    return Result(f"ring {ring}: ran {tally['ran']} tests", trouble)
+
+
+def run_pytest(environment: dict[str, str], arguments: list[str], budget: int) -> int | None:
+    """pytest's exit code, or None if its budget ended first."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        process_group=0,
+    )
+    try:
+        return process.wait(budget)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        # Also when a signal ends us: first as Ctrl-C, so that fixtures can clean up.
+        for how in (signal.SIGINT, signal.SIGKILL):
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(process.pid, how)
+                    process.wait(GRACE)
+
+
+def end_left_overs(before: set[int]) -> list[str]:
+    """Kill what the tests left running, and say what it was. Orphans come to us, the subreaper."""
+
+    def list_new() -> list[psutil.Process]:
+        children = psutil.Process().children(recursive=True)
+        own = [child for child in children if child.pid in before]
+        kept = {grand.pid for child in own for grand in child.children(recursive=True)}
+        return [child for child in children if child.pid not in before | kept]
+
+    _, alive = psutil.wait_procs(list_new(), timeout=GRACE)
+    lines = []
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            lines.append(f"{process.pid} {' '.join(process.cmdline())[:150] or process.name()}")
+            process.kill()
+    psutil.wait_procs(alive, timeout=GRACE)
+    return lines
+
+
+def read_tally(file: Path) -> dict[str, int]:
+    """What tests/conftest.py counted; nothing if pytest did not come so far."""
+    if file.exists():
+        return dict(json.loads(file.read_text()))
+    return {"ran": 0, "failed": 0, "skipped": 0}
+
+
+def describe_trouble(
+    ring: str, code: int | None, tally: dict[str, int], left_over: list[str]
+) -> str:
+    """Why this ring does not count as passed; empty if it does."""
+    troubles = []
+    if code is None:
+        troubles.append(f"did not end within its {BUDGETS[ring]} s")
+    elif code:
+        troubles.append(f"{tally['failed']} failed (pytest exit code {code})")
+    if tally["skipped"]:
+        troubles.append(f"{tally['skipped']} skipped")
+    troubles += [f"left running: {line}" for line in left_over]
+    return "; ".join(troubles)
+
+
+def _end_on_signal(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line; what follows `--` is pytest's."""
+    mine, pytest_arguments = sys.argv[1:], []
+    if "--" in mine:
+        cut = mine.index("--")
+        mine, pytest_arguments = mine[:cut], mine[cut + 1 :]
+    parser = argparse.ArgumentParser(prog="python -m tests.rings")
+    parser.add_argument("rings", nargs="*", metavar="RING", help=" ".join(BUDGETS))
+    parser.add_argument("--require-all", action="store_true", help="fail if a ring is left out")
+    options = parser.parse_args(mine)
+    if unknown := set(options.rings) - set(BUDGETS):
+        parser.error(f"no ring {', '.join(sorted(unknown))}; there are {', '.join(BUDGETS)}")
+    options.pytest = pytest_arguments
+    return options
+
+
+def main() -> int:
+    """Run the rings, print their lines last, and return the exit code."""
+    options = parse_arguments()
+    signal.signal(signal.SIGTERM, _end_on_signal)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    results = {ring: run_ring(ring, options.pytest) for ring in options.rings or BUDGETS}
+    print()
+    failed = False
+    for ring, result in results.items():
+        if result.trouble:
+            failed = True
+            print(f"FAILED {ring}: {result.trouble}")
+        if result.left_out and options.require_all:
+            failed = True
+            print(f"FAILED {ring}: left out, and every ring is required")
+    for result in results.values():
+        print(result.line)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
