@@ -1,0 +1,59 @@
+"""Every read model of the ledger, each with a bound on what it reads and returns.
+
+Plain dicts in the shape of the public API, times as aware datetimes, money as decimal strings: the
+API renders them as JSON and the pages as HTML, so both tell the same state.
+"""
+
+from ledger.queries.approvals import find_approval, list_approvals, show_approval
+from ledger.queries.artifacts import find_artifact, list_artifacts, show_artifact
+from ledger.queries.fleet import (
+    Fleet,
+    count_workers,
+    describe_known,
+    list_workers,
+    list_workflows,
+    load_fleet,
+)
+from ledger.queries.history import list_events, list_outputs, live_output
+from ledger.queries.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
+from ledger.queries.tasks import (
+    COUNT_CAP,
+    TaskFilter,
+    count_by_status,
+    find_task,
+    list_stalled,
+    list_tasks,
+    read_revision,
+    show_task,
+    task_json,
+)
+
+__all__ = [
+    "COUNT_CAP",
+    "DEFAULT_LIMIT",
+    "MAX_LIMIT",
+    "Fleet",
+    "Page",
+    "TaskFilter",
+    "count_by_status",
+    "count_workers",
+    "describe_known",
+    "find_approval",
+    "find_artifact",
+    "find_task",
+    "list_approvals",
+    "list_artifacts",
+    "list_events",
+    "list_outputs",
+    "list_stalled",
+    "list_tasks",
+    "list_workers",
+    "list_workflows",
+    "live_output",
+    "load_fleet",
+    "read_revision",
+    "show_approval",
+    "show_artifact",
+    "show_task",
+    "task_json",
+]

@@ -1,0 +1,90 @@
+"""Questions to people, open and decided."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from ledger.errors import InvalidInput, NotFound
+from ledger.models import Approval
+from ledger.models.approvals import STATUSES
+from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
+
+TASK_COLUMNS = ("workflow", "title", "submitted_by", "revision")
+
+
+def find_approval(approval_id: UUID) -> Approval:
+    """The row with its task and votes. Raises NotFound."""
+    row = _rows().filter(pk=approval_id).first()
+    if row is None:
+        raise NotFound("approval", approval_id)
+    return row
+
+
+def list_approvals(
+    *,
+    status: str = "",
+    task_id: UUID | None = None,
+    limit: int = DEFAULT_LIMIT,
+    cursor: str = "",
+) -> Page[dict[str, Any]]:
+    """Approvals, newest first, of one status and one task if given. Raises InvalidInput."""
+    rows = _rows()
+    if status:
+        if status not in STATUSES:
+            raise InvalidInput(
+                "status", f"is {status!r:.60}; it takes one of {', '.join(STATUSES)}."
+            )
+        rows = rows.filter(status=status)
+    if task_id:
+        rows = rows.filter(task=task_id)
+    return page_newest(rows, "requested_at", limit, cursor).convert(show_approval)
+
+
+def show_approval(row: Approval) -> dict[str, Any]:
+    """The Approval JSON; `row` comes from `find_approval`."""
+    return {
+        "id": str(row.pk),
+        "task": str(row.task_id),
+        "workflow": row.task.workflow,
+        "title": row.task.title,
+        "submitted_by": row.task.submitted_by,
+        "step": row.step,
+        "turn": row.turn,
+        "round": row.round,
+        "status": row.status,
+        "subject": row.subject,
+        "body": row.body,
+        "payload": row.payload,
+        "risk": row.risk,
+        "form": row.form,
+        "proposal": row.proposal,
+        "digest": row.digest,
+        "decisions": list_decisions(row),
+        "votes_needed": row.votes_needed,
+        "votes": [
+            {"by": vote.by, "decision": vote.decision, "comment": vote.comment, "at": vote.at}
+            for vote in row.votes.all()
+        ],
+        "decision": row.decision or None,
+        "values": row.values,
+        "comment": row.comment,
+        "decided_by": row.decided_by or None,
+        "requested_at": row.requested_at,
+        "expires_at": row.expires_at,
+        "decided_at": row.decided_at,
+    }
+
+
+def list_decisions(row: Approval) -> list[str]:
+    """The decisions that the question offers."""
+    return ["approve", "reject", *(["send_back"] if row.send_back_to else [])]
+
+
+def _rows() -> QuerySet[Approval]:
+    columns = [f"task__{name}" for name in ("id", *TASK_COLUMNS)]
+    own = [field.attname for field in Approval._meta.concrete_fields if field.name != "task"]
+    rows = Approval.objects.select_related("task").prefetch_related("votes")
+    return rows.only("task_id", *own, *columns)

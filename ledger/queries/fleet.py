@@ -1,0 +1,143 @@
+"""Who could run what: live workers, the workflows they know and those this process knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from ledger import clock, conf, registry, states
+from ledger.models import Task, Worker
+from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit
+from ledger.workflows import Workflow
+
+MISSED_BEATS = 3
+"""A worker that was not seen for so many heartbeats counts as gone."""
+
+
+type Key = tuple[str, str]
+"""(workflow, version)."""
+
+
+@dataclasses.dataclass(slots=True)
+class Known:
+    """A workflow version as the live workers that know it describe it."""
+
+    steps: list[str]
+    digest: str
+    workers: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fleet:
+    """The live workers at one moment: how many, and the workflow versions that they know."""
+
+    live: int
+    knows: dict[Key, Known]
+
+    def find_obstacle(self, workflow: str, version: str) -> str:
+        """Why no live worker can run this version; empty when one can."""
+        if (workflow, version) in self.knows:
+            return ""
+        if not self.live:
+            return "no worker is running"
+        if any(name == workflow for name, _ in self.knows):
+            return "no worker for this version"
+        return "no worker for this workflow"
+
+    def find_version(self, workflow: str) -> str | None:
+        """The version that most workers know of a workflow, of equals the last; None: unknown."""
+        ranked = [
+            (known.workers, version)
+            for (name, version), known in self.knows.items()
+            if name == workflow
+        ]
+        return max(ranked)[1] if ranked else None
+
+
+def describe_known() -> list[dict[str, Any]]:
+    """What this process can run, in the form of `Worker.knows`."""
+    return [
+        {
+            "workflow": workflow.name,
+            "version": workflow.version,
+            "digest": workflow.digest(),
+            "steps": [step.name for step in workflow.steps],
+        }
+        for workflow in registry.all_workflows()
+    ]
+
+
+def load_fleet() -> Fleet:
+    """The fleet as of now: one query."""
+    rows = list(_live_workers().values_list("knows", flat=True))
+    knows: dict[Key, Known] = {}
+    for entry in (entry for row in rows for entry in row):
+        known = Known(entry["steps"], entry["digest"])
+        knows.setdefault((entry["workflow"], entry["version"]), known).workers += 1
+    return Fleet(len(rows), knows)
+
+
+def count_workers() -> int:
+    """How many workers beat."""
+    return _live_workers().count()
+
+
+def list_workers(limit: int = DEFAULT_LIMIT) -> Page[dict[str, Any]]:
+    """Workers, last seen first, each with the tasks it holds."""
+    rows = list(Worker.objects.order_by("-seen_at", "owner")[: clamp_limit(limit)])
+    held: dict[str, list[str]] = {}
+    running = Task.objects.filter(
+        status=states.RUNNING, lease_owner__in=[row.owner for row in rows]
+    )
+    for owner, task_id in running.values_list("lease_owner", "id"):
+        held.setdefault(owner, []).append(str(task_id))
+    line = clock.read() - dt.timedelta(seconds=_live_seconds())
+    return Page([_show_worker(row, held.get(row.owner, []), line) for row in rows])
+
+
+def list_workflows() -> list[dict[str, Any]]:
+    """Every workflow version that this process or a live worker knows."""
+    fleet = load_fleet()
+    here = {(wf.name, wf.version): wf for wf in registry.all_workflows()}
+    keys = sorted(here.keys() | fleet.knows.keys())
+    return [_show_workflow(key, here.get(key), fleet.knows.get(key)) for key in keys]
+
+
+def _live_seconds() -> float:
+    return MISSED_BEATS * conf.load().heartbeat_seconds
+
+
+def _live_workers() -> QuerySet[Worker]:
+    alive = Q(stopped_at__isnull=True, seen_at__gt=clock.now(-_live_seconds()))
+    return Worker.objects.filter(alive).order_by()
+
+
+def _show_worker(row: Worker, tasks: list[str], line: dt.datetime) -> dict[str, Any]:
+    return {
+        "owner": row.owner,
+        "host": row.host,
+        "pid": row.pid,
+        "live": row.stopped_at is None and row.seen_at > line,
+        "draining": row.draining,
+        "units": row.units,
+        "tasks": tasks,
+        "knows": [{key: entry[key] for key in ("workflow", "version")} for entry in row.knows],
+        "started_at": row.started_at,
+        "seen_at": row.seen_at,
+        "stopped_at": row.stopped_at,
+    }
+
+
+def _show_workflow(key: Key, here: Workflow | None, known: Known | None) -> dict[str, Any]:
+    steps = [step.name for step in here.steps] if here else known.steps if known else []
+    return {
+        "name": key[0],
+        "version": key[1],
+        "description": here.description if here else "",
+        "steps": steps,
+        "workers": known.workers if known else 0,
+        "input_schema": here.input.model_json_schema() if here and here.input else None,
+    }

@@ -1,0 +1,107 @@
+"""What happened to one task, in order of seq: outputs, and events with the outputs among them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from ledger.conf import format_money
+from ledger.models import Event, StepOutput
+from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, read_seq
+
+CHECKPOINT = "checkpoint"
+
+
+def list_outputs(
+    task_id: UUID, *, superseded: bool = False, limit: int = DEFAULT_LIMIT, cursor: str = ""
+) -> Page[dict[str, Any]]:
+    """The accepted outputs of a task; with `superseded` also those that a restart replaced."""
+    size = clamp_limit(limit)
+    rows = StepOutput.objects.filter(task=task_id, seq__gt=read_seq(cursor)).defer("log_tail")
+    if not superseded:
+        rows = rows.filter(superseded_in_round__isnull=True)
+    return _cut_page([_show_output(row) for row in rows.order_by("seq")[: size + 1]], size)
+
+
+def list_events(
+    task_id: UUID, *, after: int = 0, limit: int = DEFAULT_LIMIT, cursor: str = ""
+) -> Page[dict[str, Any]]:
+    """The record of a task from seq `after` on; an accepted output is the event `checkpoint`."""
+    size = clamp_limit(limit)
+    start = max(after, read_seq(cursor))
+    events = Event.objects.filter(task=task_id, seq__gt=start).order_by("seq")[: size + 1]
+    outputs = (
+        StepOutput.objects.filter(task=task_id, seq__gt=start)
+        .defer("output")
+        .order_by("seq")[: size + 1]
+    )
+    merged = [_show_event(row) for row in events] + [_show_checkpoint(row) for row in outputs]
+    return _cut_page(sorted(merged, key=lambda item: item["seq"]), size)
+
+
+def live_output(task_id: UUID, step_name: str) -> Any:
+    """The accepted output of a step's last unit that no restart superseded; None without one."""
+    rows = StepOutput.objects.filter(
+        task=task_id, step_name=step_name, superseded_in_round__isnull=True
+    )
+    return rows.order_by("-seq").values_list("output", flat=True).first()
+
+
+def _cut_page(items: list[dict[str, Any]], size: int) -> Page[dict[str, Any]]:
+    more = len(items) > size
+    return Page(items[:size], str(items[size - 1]["seq"]) if more else None)
+
+
+def _show_output(row: StepOutput) -> dict[str, Any]:
+    return {
+        "seq": row.seq,
+        "step": {"index": row.step_index, "name": row.step_name},
+        "turn": row.turn,
+        "round": row.round,
+        "output": row.output,
+        "worker": row.worker,
+        "fence": row.fence,
+        "started_at": row.started_at,
+        "finished_at": row.finished_at,
+        "superseded": row.superseded_in_round is not None,
+        "superseded_in_round": row.superseded_in_round,
+    }
+
+
+def _show_event(row: Event) -> dict[str, Any]:
+    return {
+        "seq": row.seq,
+        "at": row.at,
+        "kind": row.kind,
+        "actor": split_actor(row.actor),
+        "step": row.step,
+        "turn": row.turn,
+        "fence": row.fence,
+        "data": row.data,
+    }
+
+
+def _show_checkpoint(row: StepOutput) -> dict[str, Any]:
+    return {
+        "seq": row.seq,
+        "at": row.finished_at,
+        "kind": CHECKPOINT,
+        "actor": {"kind": "worker", "id": row.worker},
+        "step": row.step_name,
+        "turn": row.turn,
+        "fence": row.fence,
+        "data": {
+            "round": row.round,
+            "started_at": row.started_at,
+            "tokens": row.tokens,
+            "cost": format_money(row.cost),
+            "log_tail": row.log_tail,
+            "superseded_in_round": row.superseded_in_round,
+        },
+    }
+
+
+def split_actor(text: str) -> dict[str, str]:
+    """`user:3` as {"kind": "user", "id": "3"}."""
+    kind, _, key = text.partition(":")
+    return {"kind": kind, "id": key}

@@ -1,0 +1,234 @@
+"""Tasks as clients and operators see them: one, a filtered list, counts, the stalled ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+from django.db.models import BooleanField, Expression, Q, QuerySet
+
+from ledger import clock, states
+from ledger.canonical import clean_text
+from ledger.errors import InvalidInput, TaskNotFound
+from ledger.limits import describe_limits, describe_used
+from ledger.models import Task
+from ledger.queries.fleet import Fleet, load_fleet
+from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
+
+COUNT_CAP = 10_000
+"""A status is counted no further: an exact count of old rows would become the costliest query."""
+
+LARGE = ("input", "progress", "result", "feedback", "answer")
+"""Columns that a list never reads; together they may hold half a megabyte a row."""
+
+SHORT_TEXT = 300
+
+_REASONS = {
+    states.APPROVAL: "waits for an approval",
+    states.DECIDED: "decided; acts when the time to undo is over",
+    states.SIGNAL: "waits for a signal",
+    states.CHILDREN: "waits for its child tasks",
+    states.BACKOFF: "backs off after a failed attempt",
+    states.SLEEP: "sleeps",
+    states.NOT_BEFORE: "starts later",
+    states.RELEASED: "given back by its step, runs again later",
+    states.VERSION_MISFIT: "its position does not fit the workflow's version",
+    states.PAUSED_BY_OPERATOR: "paused by an operator",
+}
+
+
+class IsStalled(Expression):
+    """True for a running task with no progress for its own `stall_after` seconds."""
+
+    output_field = BooleanField()
+    conditional = True
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        """The comparison, by the database's clock."""
+        line = clock.fragment(connection.vendor, "-longwatch_task.stall_after").replace("%", "%%")
+        return (
+            f"(longwatch_task.status = '{states.RUNNING}' "
+            f"AND longwatch_task.last_progress_at < {line})"
+        ), ()
+
+
+class HasTag(Expression):
+    """True when the task's list of tags holds `tag`."""
+
+    output_field = BooleanField()
+    conditional = True
+
+    def __init__(self, tag: str) -> None:
+        super().__init__()
+        self.tag = tag
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        """A JSON operator on PostgreSQL, a table function on SQLite."""
+        if connection.vendor == "postgresql":
+            return "jsonb_exists(longwatch_task.tags, %s)", (self.tag,)
+        return (
+            "EXISTS (SELECT 1 FROM json_each(longwatch_task.tags) AS tag WHERE tag.value = %s)"
+        ), (self.tag,)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """What a list is narrowed to; an empty field narrows nothing.
+
+    `q` is an id, or a part of the title or of the workflow's name.
+    """
+
+    status: Sequence[str] = ()
+    workflow: str = ""
+    lane: str = ""
+    tag: str = ""
+    q: str = ""
+    stalled: bool = False
+
+    def apply(self, rows: QuerySet[Task]) -> QuerySet[Task]:
+        """`rows` narrowed. Raises InvalidInput for an unknown status."""
+        unknown = [status for status in self.status if status not in states.STATUSES]
+        if unknown:
+            known = ", ".join(states.STATUSES)
+            raise InvalidInput("status", f"is {unknown[0]!r:.60}; it takes one of {known}.")
+        if self.status:
+            rows = rows.filter(status__in=self.status)
+        if self.workflow:
+            rows = rows.filter(workflow=self.workflow)
+        if self.lane:
+            rows = rows.filter(lane=self.lane)
+        if self.tag:
+            rows = rows.filter(HasTag(self.tag))
+        if self.stalled:
+            # Says the status again, so that the few running rows are found by their index.
+            rows = rows.filter(IsStalled(), status=states.RUNNING)
+        if self.q:
+            rows = rows.filter(_match_text(self.q.strip()))
+        return rows
+
+
+def find_task(task_id: UUID) -> Task:
+    """The row itself, with `stalled` added. Raises TaskNotFound."""
+    row = Task.objects.annotate(stalled=IsStalled()).filter(pk=task_id).first()
+    if row is None:
+        raise TaskNotFound(task_id)
+    return row
+
+
+def show_task(task_id: UUID) -> dict[str, Any]:
+    """The Task JSON of one task. Raises TaskNotFound."""
+    return task_json(find_task(task_id), load_fleet())
+
+
+def read_revision(task_id: UUID) -> int:
+    """The revision alone: what a long poll asks for. Raises TaskNotFound."""
+    revision = Task.objects.filter(pk=task_id).values_list("revision", flat=True).first()
+    if revision is None:
+        raise TaskNotFound(task_id)
+    return revision
+
+
+def list_tasks(
+    wanted: TaskFilter | None = None, *, limit: int = DEFAULT_LIMIT, cursor: str = ""
+) -> Page[dict[str, Any]]:
+    """Tasks, newest first, without their input, progress and result."""
+    rows = (wanted or TaskFilter()).apply(Task.objects.annotate(stalled=IsStalled()).defer(*LARGE))
+    page = page_newest(rows, "created_at", limit, cursor)
+    fleet = load_fleet()
+    return page.convert(lambda row: task_json(row, fleet, brief=True))
+
+
+def list_stalled(limit: int = DEFAULT_LIMIT) -> list[dict[str, Any]]:
+    """The running tasks without progress, the longest silent first."""
+    rows = TaskFilter(stalled=True).apply(Task.objects.annotate(stalled=IsStalled()).defer(*LARGE))
+    fleet = load_fleet()
+    return [task_json(row, fleet, brief=True) for row in rows.order_by("last_progress_at")[:limit]]
+
+
+def count_by_status() -> dict[str, int]:
+    """Status -> number of tasks, each counted up to COUNT_CAP."""
+    some = f"SELECT 1 FROM longwatch_task WHERE status = %s LIMIT {COUNT_CAP}"
+    one = f"SELECT %s, (SELECT count(*) FROM ({some}) AS some)"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            " UNION ALL ".join([one] * len(states.STATUSES)),
+            [status for status in states.STATUSES for _ in range(2)],
+        )
+        return dict(cursor.fetchall())
+
+
+def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]:
+    """The Task JSON; `brief` leaves out what a list does not read (`LARGE`)."""
+    shown = {
+        "id": str(row.pk),
+        "workflow": row.workflow,
+        "workflow_version": row.workflow_version,
+        "title": row.title,
+        "lane": row.lane,
+        "priority": row.priority,
+        "tags": row.tags,
+        "submitted_by": row.submitted_by,
+        "status": row.status,
+        "status_reason": row.status_reason,
+        "error": _shorten_error(row.error) if brief else row.error,
+        "claimable": _show_claimable(row, fleet),
+        "stalled": bool(getattr(row, "stalled", False)),
+        "step": {"index": row.step_index, "name": row.step_name, "turn": row.turn},
+        "total_steps": row.total_steps,
+        "progress_report": {
+            "done": row.progress_done,
+            "total": row.progress_total,
+            "note": row.progress_note,
+        },
+        "lease": _show_lease(row.lease_owner, row.lease_until),
+        "fence": row.fence,
+        "attempts": row.attempts,
+        "reclaims": row.reclaims,
+        "round": row.round,
+        "repairs": {"count": row.repair_count, "max": row.max_repairs},
+        "used": describe_used(row),
+        "limits": describe_limits(row),
+        "cancel_requested": row.cancel_requested,
+        "pause_requested": row.pause_requested,
+        "parent": str(row.parent_id) if row.parent_id else None,
+        "revision": row.revision,
+        "available_at": row.available_at,
+        "last_progress_at": row.last_progress_at,
+        "created_at": row.created_at,
+        "started_at": row.started_at,
+        "updated_at": row.updated_at,
+        "finished_at": row.finished_at,
+    }
+    if not brief:
+        shown |= {"input": row.input, "progress": row.progress, "result": row.result}
+    return shown
+
+
+def _show_claimable(row: Task, fleet: Fleet) -> dict[str, Any]:
+    if row.status == states.QUEUED:
+        why = fleet.find_obstacle(row.workflow, row.workflow_version)
+        return {"ok": not why, "why": why}
+    if row.status == states.RUNNING:
+        return {"ok": False, "why": "a worker holds it"}
+    return {"ok": False, "why": _REASONS.get(row.status_reason, row.status)}
+
+
+def _show_lease(owner: str, until: dt.datetime | None) -> dict[str, Any] | None:
+    return {"owner": owner, "until": until} if until else None
+
+
+def _shorten_error(error: dict[str, Any] | None) -> dict[str, Any] | None:
+    if not error or len(str(error.get("message", ""))) <= SHORT_TEXT:
+        return error
+    return error | {"message": clean_text(error["message"], SHORT_TEXT)}
+
+
+def _match_text(text: str) -> Q:
+    try:
+        return Q(pk=UUID(text))
+    except ValueError:
+        return Q(title__icontains=text) | Q(workflow__icontains=text)
