@@ -1,1 +1,1 @@
-"""The product: durable tasks and the workers that hold them for one unit at a time. No HTML here."""
+"""The product: durable tasks, and the workers that hold them for one unit at a time. No HTML."""

@@ -53,7 +53,7 @@ def install() -> None:
     if not runs(f"import pip, sys; assert sys.version_info[:2] == {sys.version_info[:2]}"):
         shutil.rmtree(VENV, ignore_errors=True)
         venv.create(VENV, with_pip=True, symlinks=True)
-    command = ["-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", WANTED]
+    command = ["-m", "pip", "install", "-qq", "--require-hashes", "--requirement", WANTED]
     if subprocess.run([PYTHON, *command, "--disable-pip-version-check"]).returncode:
         sys.exit("setup: pip failed, see above. The first setup needs a network; then: make setup")
     draft = STAMP.with_suffix(".part")
