@@ -1,0 +1,212 @@
+"""Artifacts: what a task produced, by name, and uploads that wait to be an input.
+
+Bytes go to the store first (`blobs`), then the row is written under the holder's fence, so a row
+never names bytes that are not there and a worker that lost its task adds nothing to it. A unit
+that runs again replaces the artifacts of its lost attempt. Values too large to stand in a row
+are artifacts too, of the media type VALUE_TYPE, and stand as `{"$artifact": id}`.
+"""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+import re
+from typing import TYPE_CHECKING, Any, BinaryIO
+from uuid import UUID
+
+from django.db import transaction
+
+from ledger import blobs, canonical, clock, conf, sql
+from ledger.durability import require_durable
+from ledger.errors import InvalidInput, NotFound, Unserialisable
+from ledger.ids import make_id
+from ledger.models import Artifact, Blob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ledger.blobs import Source, Stored
+    from ledger.sql import Claimed
+
+MAX_NAME = 255
+REFERENCE = "$artifact"
+VALUE_TYPE = "application/vnd.longwatch.value+json"
+ANY_TYPE = "application/octet-stream"
+SMALL_VALUE = 1_024
+"""Bytes below which a value is not worth an artifact of its own."""
+
+_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w.+-]+=[\w.+-]+)*", re.ASCII)
+
+
+def save_artifact(
+    claimed: Claimed, name: str, source: Source, media_type: str | None = None
+) -> Artifact:
+    """Store `source` as an artifact of the running unit, durable when this returns.
+
+    The name is a label: any text of 1 to 255 characters, shown as it is, never a path of ours.
+    The same name again in this unit replaces its content. Raises InvalidInput for a bad name,
+    LeaseLost, and what `blobs.store_blobs` raises.
+    """
+    require_durable("save_artifact()")
+    check_name(name)
+    stored = blobs.store_blobs([source])[0]
+    key = {
+        "task_id": claimed.task_id,
+        "step_index": claimed.step_index,
+        "turn": claimed.turn,
+        "round": claimed.round,
+        "name": name,
+    }
+    facts = {
+        "step": claimed.step_name,
+        "blob_id": stored.digest,
+        "media_type": _choose_media_type(name, media_type),
+        "fence": claimed.fence,
+        "created_at": clock.now(),
+        "created_by": f"worker:{claimed.owner}"[:200],
+    }
+    with sql.hold_task(claimed.lease):
+        write_blob_rows([stored])
+        same = Artifact.objects.filter(**key)
+        # Other bytes are another artifact: an id keeps meaning the same content for ever.
+        if not same.filter(blob_id=stored.digest).update(**facts) and not same.update(
+            id=make_id(), **facts
+        ):
+            Artifact.objects.bulk_create([Artifact(**key, **facts)])
+        return same.select_related("blob").get()
+
+
+def store_upload(
+    stream: Source, name: str, media_type: str | None = None, actor: str = "system:"
+) -> Artifact:
+    """Store an upload that no task owns yet. Raises InvalidInput, PayloadTooLarge."""
+    check_name(name)
+    stored = blobs.store_blobs([stream], conf.load().upload_bytes)[0]
+    artifact = Artifact(
+        name=name,
+        media_type=_choose_media_type(name, media_type),
+        blob_id=stored.digest,
+        created_at=clock.now(),
+        created_by=actor[:200],
+    )
+    with transaction.atomic():
+        write_blob_rows([stored])
+        Artifact.objects.bulk_create([artifact])
+    return Artifact.objects.select_related("blob").get(pk=artifact.pk)
+
+
+def write_blob_rows(stored: Iterable[Stored]) -> None:
+    """Record blobs whose bytes are in the store; those on record stay as they are."""
+    rows = [Blob(digest=one.digest, size=one.size, created_at=clock.now()) for one in stored]
+    Blob.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+
+
+def find_artifact(ref: UUID | str, task_id: UUID | None) -> Artifact:
+    """A task's artifact by id or (its newest) by name, or an upload by id. Raises NotFound.
+
+    Another task's artifacts are not found: a submitter may not read through a task's eyes.
+    """
+    rows = Artifact.objects.select_related("blob")
+    found = None
+    if isinstance(ref, UUID) or _is_id(ref):
+        found = rows.filter(pk=ref).first()
+        if found is not None and found.task_id not in {None, task_id}:
+            found = None
+    if found is None and task_id is not None and not isinstance(ref, UUID):
+        found = rows.filter(task_id=task_id, name=ref).order_by("-created_at", "-id").first()
+    if found is None:
+        raise NotFound("artifact", ref)
+    return found
+
+
+def open_content(artifact: Artifact) -> BinaryIO:
+    """Its bytes as an open, seekable binary file, verified. Raises CorruptArtifact."""
+    return blobs.open_blob(artifact.blob_id)
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidInput unless `name` can be an artifact's name."""
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
+        raise InvalidInput("name", f"takes 1 to {MAX_NAME} characters.")
+    try:
+        canonical.check_json(name, "name")
+    except Unserialisable as error:
+        raise InvalidInput("name", f"{error.why}.") from error
+
+
+def spill(claimed: Claimed, name: str, value: Any) -> dict[str, str]:
+    """Store a JSON value as an artifact and return the reference that stands for it."""
+    text = canonical.dump_json(value, name)
+    return {REFERENCE: str(save_artifact(claimed, _name_value(name), text, VALUE_TYPE).id)}
+
+
+def fit_values(
+    claimed: Claimed, data: dict[str, Any], bound: int, name: str = "output"
+) -> dict[str, Any]:
+    """`data` with its largest values spilled, so that its JSON has at most `bound` bytes.
+
+    Where very many small values make it large, the whole is spilled as one. Raises Unserialisable.
+    """
+    sizes = {key: len(canonical.dump_json(part, f"{name}.{key}")) for key, part in data.items()}
+    total = len(canonical.dump_json(data, name))
+    fitted = dict(data)
+    for key in sorted(sizes, key=lambda key: sizes[key], reverse=True):
+        if total <= bound or sizes[key] <= SMALL_VALUE:
+            break
+        fitted[key] = spill(claimed, f"{name}.{key}", data[key])
+        total -= sizes[key] - len(canonical.dump_json(fitted[key]))
+    return fitted if total <= bound else dict(spill(claimed, name, data))
+
+
+def resolve(value: Any, task_id: UUID) -> Any:
+    """`value` with the references in it, or among a dict's own values, opened.
+
+    Only values that the ledger spilled for this task are: a step may well return the id of an
+    artifact under the same key, and what a model wrote there is nobody's instruction.
+    """
+    if not isinstance(value, dict):
+        return value
+    if _is_reference(value):
+        opened = _open_value(value, task_id)
+        return opened if opened is value else resolve(opened, task_id)
+    return {
+        key: _open_value(part, task_id) if _is_reference(part) else part
+        for key, part in value.items()
+    }
+
+
+def open_whole(data: dict[str, Any], task_id: UUID) -> dict[str, Any]:
+    """`data` itself, or what it stands for when it was spilled as one: before merging into it."""
+    return _open_value(data, task_id) if _is_reference(data) else data
+
+
+def _open_value(reference: dict[str, Any], task_id: UUID) -> Any:
+    found = Artifact.objects.filter(
+        pk=reference[REFERENCE], task_id=task_id, media_type=VALUE_TYPE
+    ).first()
+    if found is None:
+        return reference
+    with open_content(found) as file:
+        return json.load(file)
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {REFERENCE} and _is_id(value[REFERENCE])
+
+
+def _is_id(text: object) -> bool:
+    try:
+        return str(UUID(text)) == text  # type: ignore[arg-type]
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
+def _name_value(name: str) -> str:
+    if len(name) > 200:
+        name = f"{name[:150]}~{canonical.digest_json(name)[:16]}"
+    return f"{name}.json"
+
+
+def _choose_media_type(name: str, given: str | None) -> str:
+    guess = given or mimetypes.guess_type(name)[0] or ANY_TYPE
+    return guess if len(guess) <= 100 and _MEDIA_TYPE.fullmatch(guess) else ANY_TYPE

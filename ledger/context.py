@@ -1,0 +1,208 @@
+"""What a running step is handed: `ctx`."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from uuid import UUID
+
+from ledger import artifacts, limits, queries, secrets
+from ledger.conf import parse_money
+from ledger.deadlines import UnitStopped
+from ledger.durability import require_durable, write_blocking
+from ledger.errors import LimitReached
+from ledger.steplog import StepLog
+from ledger.transitions import holder
+from ledger.workspaces import Workspace
+
+if TYPE_CHECKING:
+    from ledger.blobs import Source
+    from ledger.models import Artifact
+    from ledger.sql import Claimed
+    from ledger.workflows import Step, Workflow
+
+
+class Signals(Protocol):
+    """What the guardian thread knows of the attempt; it sets these, the step reads them."""
+
+    cancel: bool
+    lost: bool
+    stop: bool
+
+
+class Context:
+    """One attempt at one unit, as the step sees it.
+
+    What is read is as of the claim, and a copy: the task goes on with what the step returns. What
+    is written (`report`, `spend`, `save_artifact`) is durable when the call returns, and a
+    RuntimeError inside a transaction that the step opened.
+    """
+
+    def __init__(self, claimed: Claimed, workflow: Workflow, step: Step, signals: Signals) -> None:
+        self._claimed = claimed
+        self._workflow = workflow
+        self._signals = signals
+        self._workspace: Workspace | None = None
+        self._spends = 0
+        self.task_id: UUID = claimed.task_id
+        self.step: str = step.name
+        self.turn: int = claimed.turn
+        self.round: int = claimed.round
+        self.attempt: int = claimed.attempts + claimed.reclaims + 1
+        self.title: str = claimed.title
+        self.submitted_by: str = claimed.submitted_by
+        self.answer: dict[str, Any] | None = copy.deepcopy(claimed.answer)
+        self.log = StepLog()
+        self.spent_tokens = 0
+        self.spent_nano = 0
+
+    # --- What the step reads ----------------------------------------------------------------------
+
+    @functools.cached_property
+    def input(self) -> Any:
+        """What was submitted: an instance of the workflow's input model, or the JSON object."""
+        return self._workflow.read_input(copy.deepcopy(self._claimed.input))
+
+    @functools.cached_property
+    def progress(self) -> dict[str, Any]:
+        """Every key that accepted units returned so far."""
+        with write_blocking():
+            whole = artifacts.resolve(self._claimed.progress, self.task_id)
+            return copy.deepcopy(dict(whole))
+
+    @functools.cached_property
+    def feedback(self) -> Any:
+        """What the repair or the person who sent the task back here found; None at first."""
+        with write_blocking():
+            return copy.deepcopy(artifacts.resolve(self._claimed.feedback, self.task_id))
+
+    def output_of(self, step: str) -> Any:
+        """The accepted output of a step's latest unit; None before it has one.
+
+        Raises UnknownStep.
+        """
+        name = self._workflow.steps[self._workflow.index_of(step)].name
+        with write_blocking():
+            return artifacts.resolve(queries.live_output(self.task_id, name), self.task_id)
+
+    def idempotency_key(self, name: str) -> str:
+        """The same text at every attempt of this unit, and at no other unit: for other services."""
+        return f"{self.task_id}:{self.step}:{self.turn}:{self.round}:{name}"
+
+    def secret(self, name: str) -> str:
+        """The secret LONGWATCH_SECRET_NAME (or in the file …_FILE), masked wherever we write.
+
+        Raises SecretUnavailable, naming the cure.
+        """
+        return secrets.read_secret(name)
+
+    # --- What the step says -----------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise UnitStopped when a cancel is asked for, the lease is lost or the worker is let go.
+
+        A BaseException, so that `except Exception` lets it pass. Costs nothing: call it often.
+        """
+        signals = self._signals
+        if signals.lost:
+            raise UnitStopped("lease_lost")
+        if signals.cancel:
+            raise UnitStopped("cancel")
+        if signals.stop:
+            raise UnitStopped("drain")
+
+    def report(self, done: float | None = None, total: float | None = None, note: str = "") -> None:
+        """Show how far the unit is, and that it moves. Raises LeaseLost."""
+        with self._write("report()"):
+            holder.report_progress(self._claimed.lease, done, total, secrets.mask_text(note))
+
+    def spend(
+        self,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        cost: Decimal | str | int = 0,
+        note: str = "",
+        key: str | None = None,
+    ) -> None:
+        """Record what was just spent; `cost` is a decimal string or Decimal, never a float.
+
+        The same `key` (a provider's request id) counts once a task. Raises LimitReached, after
+        recording, when the task's limit is passed.
+        """
+        self._spends += 1
+        if key is None:
+            # Not the idempotency key: each attempt spends anew.
+            key = f"{self.step}:{self.turn}:{self._claimed.fence}:{self._spends}"
+        with self._write("spend()"):
+            try:
+                new = limits.record_spend(
+                    self._claimed,
+                    key=key,
+                    tokens_in=tokens_in,
+                    tokens_out=tokens_out,
+                    cost=cost,
+                    note=secrets.mask_text(note),
+                )
+            except LimitReached:  # it is recorded all the same
+                self._count_spend(tokens_in + tokens_out, cost)
+                raise
+        if new:
+            self._count_spend(tokens_in + tokens_out, cost)
+
+    def save_artifact(self, name: str, source: Source, media_type: str | None = None) -> Artifact:
+        """Keep bytes, text, a Path or an open binary file as an artifact, under `name`.
+
+        The same name again in this unit replaces it. Raises InvalidInput, LeaseLost.
+        """
+        with self._write("save_artifact()"):
+            return artifacts.save_artifact(self._claimed, name, source, media_type)
+
+    def open_artifact(self, ref: UUID | str) -> BinaryIO:
+        """An artifact of this task by name (the newest) or id, or an upload by id: a binary file.
+
+        Its bytes are verified. Raises NotFound, CorruptArtifact.
+        """
+        with write_blocking():
+            return artifacts.open_content(artifacts.find_artifact(ref, self.task_id))
+
+    @property
+    def workspace(self) -> Path:
+        """The task's own folder, as the last accepted unit left it; kept when this one is.
+
+        Rebuilt here at first use, wherever the last unit ran. Its path may differ in every unit.
+        """
+        if self._workspace is None:
+            self._workspace = Workspace(self._claimed)
+        return self._workspace.path
+
+    # --- What the runner asks ---------------------------------------------------------------------
+
+    def store_workspace(self) -> str | None:
+        """Store the files of a finished unit: the manifest's digest, None if it used none.
+
+        Raises WorkspaceRefused, LeaseLost.
+        """
+        return None if self._workspace is None else self._workspace.snapshot()
+
+    def log_tail(self) -> str:
+        """The end of what the step logged, secrets masked, as text that can be stored."""
+        return self.log.read_tail()
+
+    def mask(self, value: Any) -> Any:
+        """A text or a JSON value without any secret that was handed out."""
+        return secrets.mask_json(value)
+
+    @contextmanager
+    def _write(self, what: str) -> Iterator[None]:
+        with write_blocking():
+            require_durable(what)
+            yield
+
+    def _count_spend(self, tokens: int, cost: Decimal | str | int) -> None:
+        self.spent_tokens += tokens
+        self.spent_nano += parse_money(cost)

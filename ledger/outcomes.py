@@ -1,0 +1,233 @@
+"""What a step may return or raise, and `normalise`, which brings it to one form."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel
+
+from ledger import bounds
+from ledger.errors import UnknownStep
+
+if TYPE_CHECKING:
+    from ledger.workflows import Step, Workflow
+
+type Json = dict[str, Any]
+type StepRef = str | int
+"""A step by its name or by its index from 0."""
+
+RISKS = ("low", "medium", "high")
+_REPAIR_KEYS = {"needs_repair", "restart_step", "feedback"}
+
+
+class Outcome:
+    """Root of what a step returns. `data` is stored as its output and merged into progress."""
+
+    __slots__ = ()
+    data: Json
+
+
+@dataclasses.dataclass(frozen=True)
+class Advance(Outcome):
+    """On to the next step: what a plain dict, or None, means."""
+
+    data: Json = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Again(Outcome):
+    """The same step once more, as its next turn, `after` seconds: an agent's loop."""
+
+    data: Json = dataclasses.field(default_factory=dict)
+    after: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_data(self)
+        bounds.check_seconds(self.after, "Again(after=)")
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Repair(Outcome):
+    """Restart from the step `to`, this one or an earlier one, which then sees `feedback`.
+
+    Bounded by the workflow's `max_repairs`. Progress is never rolled back; other keyword
+    arguments merge into it.
+    """
+
+    to: StepRef
+    feedback: Any
+    data: Json
+
+    def __init__(self, to: StepRef, feedback: Any = None, **data: Any) -> None:
+        object.__setattr__(self, "to", to)
+        object.__setattr__(self, "feedback", feedback)
+        object.__setattr__(self, "data", data)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sleep(Outcome):
+    """Store the output, then go on with the next step after `seconds`, or at `until`."""
+
+    seconds: float | None = None
+    until: dt.datetime | None = None
+    data: Json = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_data(self)
+        if (self.seconds is None) == (self.until is None):
+            raise ValueError("Sleep takes either seconds or until")
+        if self.seconds is not None:
+            bounds.check_seconds(self.seconds, "Sleep(seconds=)")
+        if self.until is not None:
+            bounds.check_moment(self.until, "Sleep(until=)")
+
+
+@dataclasses.dataclass(frozen=True)
+class AskApproval(Outcome):
+    """Store the output, then wait for people, holding no worker; the answer is `ctx.answer`.
+
+    `then` names what an approval does: the next step, or this one again. `send_back_to` is where
+    "Send back" restarts from (None: no such button). `on_reject` is "fail" or a step to go to;
+    `on_expiry` is "dead", "reject" or a step. `expires` is in seconds. `form` is a JSON Schema or
+    a pydantic model, `proposal` its default values. `outside_effect` and `money` say that an
+    approval can't be undone, as a high `risk` does.
+    """
+
+    subject: str
+    body: str = ""
+    payload: Any = None
+    form: Json | type[BaseModel] | None = None
+    proposal: Json | BaseModel | None = None
+    risk: Literal["low", "medium", "high"] = "low"
+    then: Literal["next", "again"] = "next"
+    send_back_to: StepRef | None = None
+    on_reject: StepRef = "fail"
+    on_expiry: StepRef = "dead"
+    expires: float | None = None
+    outside_effect: bool = False
+    money: bool = False
+    data: Json = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_data(self)
+        if not isinstance(self.subject, str) or not self.subject.strip():
+            raise ValueError("AskApproval needs a subject: the question in a few words")
+        if self.risk not in RISKS:
+            raise ValueError(f"AskApproval(risk=): {self.risk!r} is none of {', '.join(RISKS)}")
+        if self.then not in {"next", "again"}:
+            raise ValueError(f"AskApproval(then=): {self.then!r} is neither next nor again")
+        if self.expires is not None:
+            bounds.check_seconds(self.expires, "AskApproval(expires=)", least=0.001)
+        if isinstance(self.form, type):
+            object.__setattr__(self, "form", self.form.model_json_schema())
+        if isinstance(self.proposal, BaseModel):
+            object.__setattr__(self, "proposal", self.proposal.model_dump(mode="json"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Finish(Outcome):
+    """End the task as completed, with `result`, whatever steps are left."""
+
+    result: Any = None
+    data: Json = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_data(self)
+
+
+class RetryLater(Exception):
+    """Raise to run the same unit again after `seconds`, without a charge: a busy service."""
+
+    def __init__(self, seconds: float, reason: str = "") -> None:
+        self.seconds = bounds.check_seconds(seconds, "RetryLater(seconds)")
+        self.reason = reason
+        super().__init__(reason or f"again in {seconds:g} s")
+
+
+class Fail(Exception):
+    """Raise to end the task as failed (`workflow_failed`): no retry would help."""
+
+    def __init__(self, reason: str, message: str = "") -> None:
+        self.reason = reason
+        self.message = message
+        super().__init__(f"{reason}: {message}" if message else reason)
+
+
+def normalise(value: Any, workflow: Workflow, step: Step) -> Outcome:
+    """What `step` returned as an Outcome, with every step that it names given by name.
+
+    A dict or None is Advance; a dict with `"needs_repair": True` is Repair to its `restart_step`
+    (by default the first). Raises TypeError for any other value, UnknownStep for a step that the
+    workflow lacks and ValueError for a repair forward.
+    """
+    if value is None:
+        return Advance()
+    if isinstance(value, dict):
+        value = _read_dict(value)
+    if isinstance(value, Repair):
+        to = _name_earlier(value.to, workflow, step, "Repair(to=)")
+        return _make_repair(to, value.feedback, value.data)
+    if isinstance(value, AskApproval):
+        return _name_steps(value, workflow, step)
+    if isinstance(value, Outcome):
+        return value
+    raise TypeError(
+        f"step {step.name} returned a {type(value).__name__}; "
+        "return a dict, None or an outcome such as Again, Repair or Finish"
+    )
+
+
+def _read_dict(value: Json) -> Outcome:
+    if value.get("needs_repair") is not True:
+        return Advance(value)
+    data = {key: part for key, part in value.items() if key not in _REPAIR_KEYS}
+    return _make_repair(value.get("restart_step", 0), value.get("feedback"), data)
+
+
+def _make_repair(to: StepRef, feedback: Any, data: Json) -> Repair:
+    # Not through **data: it may hold keys named `to` or `feedback`, or keys that are no strings.
+    repair = Repair(to, feedback)
+    repair.data.update(data)
+    return repair
+
+
+def _name_earlier(ref: StepRef, workflow: Workflow, step: Step, what: str) -> str:
+    index, here = workflow.index_of(ref), workflow.index_of(step.name)
+    if index > here:
+        allowed = ", ".join(s.name for s in workflow.steps[: here + 1])
+        raise ValueError(
+            f"{what}: {workflow.steps[index].name} comes after {step.name}; "
+            f"it can go back to {allowed}"
+        )
+    return workflow.steps[index].name
+
+
+def _name_steps(ask: AskApproval, workflow: Workflow, step: Step) -> AskApproval:
+    names: dict[str, Any] = {}
+    if ask.send_back_to is not None:
+        names["send_back_to"] = _name_earlier(
+            ask.send_back_to, workflow, step, "AskApproval(send_back_to=)"
+        )
+    for field, words in (("on_reject", {"fail"}), ("on_expiry", {"dead", "reject"})):
+        ref = getattr(ask, field)
+        if ref in words:
+            continue
+        try:
+            names[field] = workflow.steps[workflow.index_of(ref)].name
+        except UnknownStep as error:
+            raise ValueError(
+                f"AskApproval({field}=): {ref!r} is neither {' nor '.join(sorted(words))}, "
+                f"and {error.reason}"
+            ) from error
+    return dataclasses.replace(ask, **names)
+
+
+def _check_data(outcome: Outcome) -> None:
+    given: Any = outcome.data
+    if given is None:
+        object.__setattr__(outcome, "data", {})
+    elif not isinstance(given, dict):
+        kind = type(outcome).__name__
+        raise TypeError(f"{kind}(data=): a {type(given).__name__} is no dict")

@@ -1,0 +1,291 @@
+"""What an author of workflows uses: everything imports from here.
+
+A workflow is code: a name, a version and an ordered list of steps. docs/workflows.md is the guide.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import re
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, overload
+
+from pydantic import BaseModel, ValidationError
+
+from ledger import bounds, canonical, conf
+from ledger.asynchronous import call_step
+from ledger.bounds import Limits, days, hours, minutes, seconds
+from ledger.errors import InvalidInput, UnknownStep, Unserialisable
+from ledger.outcomes import (
+    Advance,
+    Again,
+    AskApproval,
+    Fail,
+    Finish,
+    Json,
+    Outcome,
+    Repair,
+    RetryLater,
+    Sleep,
+    StepRef,
+    normalise,
+)
+from ledger.registry import all_workflows, get, known, load_all, load_errors, register, registered
+
+__all__ = [
+    "Advance",
+    "Again",
+    "AskApproval",
+    "Fail",
+    "Finish",
+    "Limits",
+    "Outcome",
+    "Repair",
+    "RetryLater",
+    "Sleep",
+    "Step",
+    "Workflow",
+    "all_workflows",
+    "call_step",
+    "days",
+    "get",
+    "hours",
+    "known",
+    "load_all",
+    "load_errors",
+    "minutes",
+    "normalise",
+    "register",
+    "registered",
+    "seconds",
+]
+
+type StepFunction = Callable[[Any], Any]
+
+MAX_NAME = 100
+MAX_VERSION = 50
+MAX_ERRORS_SHOWN = 5
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_VERSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One named position of a workflow."""
+
+    name: str
+    fn: StepFunction
+    own_timeout: float | None = None
+    own_retries: int | None = None
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that one unit may take; the site's default unless the step says otherwise."""
+        return conf.load().unit_seconds if self.own_timeout is None else self.own_timeout
+
+    @property
+    def retries(self) -> int:
+        """Runs of one unit after the first that failed; the site's default unless said."""
+        return conf.load().retries if self.own_retries is None else self.own_retries
+
+    @property
+    def is_async(self) -> bool:
+        """True when the function is a coroutine function."""
+        return inspect.iscoroutinefunction(inspect.unwrap(_unwrap_partial(self.fn)))
+
+
+class Workflow:
+    """A name, a version and an ordered list of steps.
+
+    `input` is a pydantic model of what a submitter gives (None: any JSON object). `max_repairs`
+    bounds the restarts that the workflow itself asks for (None: the site's default).
+    `self_approval=True` lets the submitter of a task answer its questions.
+    Raises ValueError for a name or a bound that can't be.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str = "1",
+        *,
+        input: type[BaseModel] | None = None,
+        max_repairs: int | None = None,
+        limits: Limits | None = None,
+        self_approval: bool = False,
+        description: str = "",
+    ) -> None:
+        self.name = _check_name(name, "a workflow's name")
+        self.version = _check_name(version, "a workflow's version", _VERSION)
+        if input is not None and not (isinstance(input, type) and issubclass(input, BaseModel)):
+            raise ValueError(f"workflow {name}: input= takes a pydantic model class, not {input!r}")
+        self.input = input
+        if max_repairs is not None:
+            bounds.check_count(max_repairs, "max_repairs")
+        self.max_repairs = max_repairs
+        self.limits = limits or Limits()
+        self.self_approval = self_approval
+        self.description = description
+        self.steps: list[Step] = []
+        self._digest: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Workflow {self.name} version {self.version}: {self._list_steps()}>"
+
+    @overload
+    def step[F: StepFunction](self, fn: F) -> F: ...
+    @overload
+    def step[F: StepFunction](
+        self,
+        fn: F,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> F: ...
+    @overload
+    def step[F: StepFunction](
+        self,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> Callable[[F], F]: ...
+    def step(
+        self,
+        fn: StepFunction | None = None,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> Any:
+        """Append a step: `@wf.step`, `@wf.step(timeout=…)` or `wf.step(fn, name=…)`.
+
+        The name is the function's unless `name=`; `timeout` is the seconds of one unit; `retries`
+        is how often a failed unit runs again. Returns the function itself, unchanged.
+        """
+        if fn is None:
+            return functools.partial(self.step, name=name, timeout=timeout, retries=retries)
+        if not callable(fn):
+            raise ValueError(f"workflow {self.name}: {fn!r} can't be called, so it is no step")
+        given = name if name is not None else getattr(_unwrap_partial(fn), "__name__", "")
+        step_name = _check_name(given, f"the name of a step of {self.name}")
+        if any(step.name == step_name for step in self.steps):
+            raise ValueError(f"workflow {self.name} has two steps named {step_name}; give name=")
+        if timeout is not None:
+            bounds.check_seconds(timeout, f"timeout of step {step_name}", least=0.001)
+        if retries is not None:
+            bounds.check_count(retries, f"retries of step {step_name}")
+        self.steps.append(Step(step_name, fn, timeout, retries))
+        self._digest = None
+        return fn
+
+    def index_of(self, ref: StepRef) -> int:
+        """The position of a step given by name or by index (also as digits). Raises UnknownStep."""
+        for index, step in enumerate(self.steps):
+            if step.name == ref:
+                return index
+        if isinstance(ref, str) and ref.isascii() and ref.isdigit() and len(ref) < 10:
+            ref = int(ref)
+        if isinstance(ref, int) and not isinstance(ref, bool) and 0 <= ref < len(self.steps):
+            return ref
+        raise UnknownStep(ref, self._list_steps())
+
+    def digest(self) -> str:
+        """SHA-256 (hex) over step names and sources; a change under one version is warned of."""
+        if self._digest is None:
+            parts = [f"{step.name}\n{_read_source(step.fn)}" for step in self.steps]
+            self._digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return self._digest
+
+    def clean_input(self, data: Any) -> Json:
+        """What a submitter gave as the JSON to store, defaults filled in.
+
+        Takes a dict or an instance of the input model. Raises InvalidInput naming the field.
+        """
+        if self.input is None:
+            if not isinstance(data, dict):
+                raise InvalidInput("input", f"takes a JSON object, not a {type(data).__name__}.")
+            cleaned: Json = data
+        else:
+            model = self._validate(lambda of: of.model_validate(data))
+            cleaned = model.model_dump(mode="json", by_alias=True, round_trip=True)
+        try:
+            canonical.check_json(cleaned, "input")
+        except Unserialisable as error:
+            raise InvalidInput(error.path, f"{error.why}.") from error
+        if self.input is not None:
+            self.read_input(cleaned)  # an alias that can't be read back shows here, not in a step
+        return cleaned
+
+    def read_input(self, data: Json) -> Any:
+        """The stored input as a step sees it: the model's instance, or the dict itself.
+
+        Raises InvalidInput naming the field.
+        """
+        if self.input is None:
+            return data
+        # As JSON, not as Python objects: a strict model takes a date's text from JSON only.
+        text = canonical.dump_json(data, "input")
+        return self._validate(lambda of: of.model_validate_json(text))
+
+    def _validate(self, read: Callable[[type[BaseModel]], BaseModel]) -> BaseModel:
+        assert self.input is not None
+        try:
+            return read(self.input)
+        except ValidationError as error:
+            raise _explain_refusal(error) from None
+
+    def _list_steps(self) -> str:
+        return ", ".join(step.name for step in self.steps) or "none"
+
+
+def _explain_refusal(error: ValidationError) -> InvalidInput:
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    texts, first = [], ""
+    for problem in found[:MAX_ERRORS_SHOWN]:
+        path = ".".join(["input", *(str(part) for part in problem["loc"])])
+        first = first or path
+        cure = "give it a value" if problem["type"] == "missing" else problem["msg"]
+        text = "is missing; give it a value" if problem["type"] == "missing" else cure
+        texts.append(text if path == first else f"{path}: {text}")
+    if len(found) > MAX_ERRORS_SHOWN:
+        texts.append(f"and {len(found) - MAX_ERRORS_SHOWN} more")
+    return InvalidInput(first, "; ".join(texts) + ".")
+
+
+def _check_name(name: object, what: str, pattern: re.Pattern[str] = _NAME) -> str:
+    longest = MAX_VERSION if pattern is _VERSION else MAX_NAME
+    if not isinstance(name, str) or not pattern.fullmatch(name) or len(name) > longest:
+        first = "" if pattern is _VERSION else ", a letter first,"
+        raise ValueError(
+            f"{what} can't be {name!r}: it stands in web addresses, so it takes ASCII letters, "
+            f"digits and _ . -{first} and at most {longest} characters"
+        )
+    return name
+
+
+def _unwrap_partial(fn: Any) -> Any:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
+
+
+def _read_source(fn: StepFunction) -> str:
+    bare = inspect.unwrap(_unwrap_partial(fn))
+    try:
+        return inspect.getsource(bare)
+    except (OSError, TypeError):
+        code = getattr(bare, "__code__", None)
+        return (
+            _describe_code(code) if code else f"{type(bare).__module__}.{type(bare).__qualname__}"
+        )
+
+
+def _describe_code(code: CodeType) -> str:
+    # repr() of a nested code object holds its address, which differs in every process.
+    consts = [_describe_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} [{', '.join(consts)}]"
