@@ -20,22 +20,22 @@ def list_outputs(
     rows = StepOutput.objects.filter(task=task_id, seq__gt=read_seq(cursor)).defer("log_tail")
     if not superseded:
         rows = rows.filter(superseded_in_round__isnull=True)
-    return _cut_page([_show_output(row) for row in rows.order_by("seq")[: size + 1]], size)
+    return _cut_page([show_output(row) for row in rows.order_by("seq")[: size + 1]], size)
 
 
 def list_events(
-    task_id: UUID, *, after: int = 0, limit: int = DEFAULT_LIMIT, cursor: str = ""
+    task_id: UUID, *, after: str = "", limit: int = DEFAULT_LIMIT, cursor: str = ""
 ) -> Page[dict[str, Any]]:
     """The record of a task from seq `after` on; an accepted output is the event `checkpoint`."""
     size = clamp_limit(limit)
-    start = max(after, read_seq(cursor))
+    start = max(read_seq(after, "after"), read_seq(cursor))
     events = Event.objects.filter(task=task_id, seq__gt=start).order_by("seq")[: size + 1]
     outputs = (
         StepOutput.objects.filter(task=task_id, seq__gt=start)
         .defer("output")
         .order_by("seq")[: size + 1]
     )
-    merged = [_show_event(row) for row in events] + [_show_checkpoint(row) for row in outputs]
+    merged = [show_event(row) for row in events] + [_show_checkpoint(row) for row in outputs]
     return _cut_page(sorted(merged, key=lambda item: item["seq"]), size)
 
 
@@ -52,7 +52,8 @@ def _cut_page(items: list[dict[str, Any]], size: int) -> Page[dict[str, Any]]:
     return Page(items[:size], str(items[size - 1]["seq"]) if more else None)
 
 
-def _show_output(row: StepOutput) -> dict[str, Any]:
+def show_output(row: StepOutput) -> dict[str, Any]:
+    """The Output JSON."""
     return {
         "seq": row.seq,
         "step": {"index": row.step_index, "name": row.step_name},
@@ -68,7 +69,8 @@ def _show_output(row: StepOutput) -> dict[str, Any]:
     }
 
 
-def _show_event(row: Event) -> dict[str, Any]:
+def show_event(row: Event) -> dict[str, Any]:
+    """The Event JSON."""
     return {
         "seq": row.seq,
         "at": row.at,

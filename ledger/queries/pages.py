@@ -1,0 +1,164 @@
+"""What only the pages read: newest first, without large columns, a few summed figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, F, Max, Q, Subquery, Sum
+
+from ledger.conf import format_money
+from ledger.errors import NotFound, TaskNotFound
+from ledger.models import ApiToken, Approval, Event, StepOutput, Task
+from ledger.models.approvals import OPEN
+from ledger.queries.approvals import TASK_COLUMNS
+from ledger.queries.fleet import load_fleet
+from ledger.queries.history import show_event, show_output
+from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
+from ledger.queries.tasks import COUNT_CAP, LARGE, IsStalled, TaskFilter, task_json
+
+MAX_WAITING = 200
+"""Approvals on one page; they are sorted by what expires first, so the rest can wait its turn."""
+
+
+MAX_FRESH = 100
+"""New tasks are counted up to here; a page that stood for so long is loaded again anyway."""
+
+
+@dataclasses.dataclass(slots=True)
+class StepSum:
+    """What the accepted outputs of one step add up to."""
+
+    index: int
+    name: str
+    units: int = 0
+    superseded: int = 0
+    worked: dt.timedelta = dt.timedelta()
+    tokens: int = 0
+    cost: str = "0.00"
+    last_at: dt.datetime | None = None
+
+
+def read_beat(task_id: UUID) -> tuple[int, int]:
+    """(revision, beat): what a polling tag is made of. Raises TaskNotFound."""
+    row = Task.objects.filter(pk=task_id).values_list("revision", "beat").first()
+    if row is None:
+        raise TaskNotFound(task_id)
+    return row
+
+
+def list_from(
+    wanted: TaskFilter, first: UUID, limit: int = DEFAULT_LIMIT
+) -> tuple[Page[dict[str, Any]], int]:
+    """The page of tasks that begins with `first`, as it stands now, and how many are newer.
+
+    What a page that polls shows: rows change in place and none is pushed down.
+    """
+    when = Subquery(Task.objects.filter(pk=first).values("created_at"))
+    newer = Q(created_at__gt=when) | Q(created_at=when, pk__gt=first)
+    rows = wanted.apply(Task.objects.annotate(stalled=IsStalled()).defer(*LARGE))
+    page = page_newest(rows.exclude(newer), "created_at", limit, "")
+    fleet = load_fleet()
+    fresh = wanted.apply(Task.objects.filter(newer)).order_by()[:MAX_FRESH].count()
+    return page.convert(lambda row: task_json(row, fleet, brief=True)), fresh
+
+
+def sum_steps(task_id: UUID) -> list[StepSum]:
+    """Every step that has an output, in order, live units and superseded ones told apart."""
+    live = Q(superseded_in_round__isnull=True)
+    rows = (
+        StepOutput.objects.filter(task=task_id)
+        .values("step_index", "step_name")
+        .annotate(
+            units=Count("id", filter=live),
+            superseded=Count("id", filter=~live),
+            worked=Sum(F("finished_at") - F("started_at")),
+            all_tokens=Sum("tokens"),
+            all_cost=Sum("cost"),
+            last_at=Max("finished_at"),
+        )
+        .order_by("step_index", "last_at")
+    )
+    return [
+        StepSum(
+            row["step_index"],
+            row["step_name"],
+            row["units"],
+            row["superseded"],
+            row["worked"],
+            row["all_tokens"],
+            format_money(row["all_cost"]),
+            row["last_at"],
+        )
+        for row in rows
+    ]
+
+
+def list_latest_outputs(task_id: UUID, *, before: int = 0, limit: int = 50) -> list[dict[str, Any]]:
+    """The last units of a task, newest first, superseded ones too; `before` a seq, if given."""
+    rows = StepOutput.objects.filter(task=task_id).defer("log_tail").order_by("-seq")
+    if before:
+        rows = rows.filter(seq__lt=before)
+    return [show_output(row) for row in rows[:limit]]
+
+
+def find_output(task_id: UUID, seq: int) -> dict[str, Any]:
+    """One unit with its log tail, tokens and cost. Raises NotFound."""
+    row = StepOutput.objects.filter(task=task_id, seq=seq).first()
+    if row is None:
+        raise NotFound("output", seq)
+    more = {"log_tail": row.log_tail, "tokens": row.tokens, "cost": format_money(row.cost)}
+    return show_output(row) | more
+
+
+def list_latest_events(task_id: UUID, *, before: int = 0, limit: int = 50) -> list[dict[str, Any]]:
+    """The last events of a task, newest first, without the checkpoints (those are its outputs)."""
+    rows = Event.objects.filter(task=task_id).order_by("-seq")
+    if before:
+        rows = rows.filter(seq__lt=before)
+    return [show_event(row) for row in rows[:limit]]
+
+
+def list_waiting() -> list[dict[str, Any]]:
+    """The open approvals, first the one that expires first, without body and payload."""
+    columns = "id step round risk subject money outside_effect requested_at expires_at".split()
+    own = [*columns, "self_approval"]
+    rows = Approval.objects.filter(status=OPEN).order_by("expires_at", "id")
+    return list(rows.values(*own, "task_id", *(f"task__{name}" for name in TASK_COLUMNS))[:MAX_WAITING])
+
+
+def list_decided(limit: int = 20) -> list[dict[str, Any]]:
+    """The approvals that were answered (or ended) last, newest first."""
+    rows = Approval.objects.exclude(status=OPEN).order_by("-decided_at", "-id")
+    own = "id step risk subject status decided_by decided_at applied_at comment task_id".split()
+    return list(rows.values(*own, "task__workflow", "task__title", "task__status_reason")[:limit])
+
+
+def count_waiting() -> int:
+    """How many approvals wait for an answer, counted up to COUNT_CAP."""
+    return Approval.objects.filter(status=OPEN).order_by()[:COUNT_CAP].count()
+
+
+def list_asked(task_id: UUID) -> list[dict[str, Any]]:
+    """The questions that a task asked, newest first, without body and payload."""
+    rows = Approval.objects.filter(task=task_id).order_by("-requested_at", "-id")
+    own = "id step round subject status decision decided_by comment requested_at decided_at".split()
+    return list(rows.values(*own)[:20])
+
+
+def name_tokens(ids: set[str]) -> dict[str, str]:
+    """The names of API tokens by id; what is no id is left out."""
+    keys = [key for key in ids if _is_uuid(key)]
+    if not keys:
+        return {}
+    return {str(pk): name for pk, name in ApiToken.objects.filter(pk__in=keys).values_list("id", "name")}
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
