@@ -90,15 +90,15 @@ def unpack(archive: Path, target: Path, bounds: Bounds | None = None) -> int:
     taken: dict[str, bool] = {}
     try:
         for member in read(archive, bounds):
-            _claim_path(member, taken, bounds)
+            path = _claim_path(member.path, taken, bounds)
             files += 1
             total += member.size
             if files > bounds.files:
                 raise Refused(f"it holds more than {bounds.files:,} files")
             if member.size > bounds.file_bytes:
-                raise Refused(f"{show_path(member.path)} has more than {bounds.file_bytes:,} bytes")
+                raise Refused(f"{path} has more than {bounds.file_bytes:,} bytes")
             bounds.check_total(total, packed)
-            _write_member(member, target)
+            _write_member(member, target / path)
     except _DAMAGED as error:
         raise Refused(f"it is damaged ({error})") from error
     if not files:
@@ -111,7 +111,7 @@ def pack(root: Path, target: Path) -> None:
     with (
         target.open("wb") as raw,
         gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8") as tar,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar,
     ):
         for path in list_files(root):
             info = tarfile.TarInfo(path)
@@ -178,7 +178,7 @@ def _read_zip(archive: Path, bounds: Bounds) -> Iterator[_Member]:
     with zipfile.ZipFile(archive) as packed:
         for info in packed.infolist():
             name = info.orig_filename
-            if not info.flag_bits & 0x800:  # bytes of an unknown encoding, shown as cp437: keep them
+            if not info.flag_bits & 0x800:  # bytes of an unstated encoding, shown as cp437
                 name = os.fsdecode(name.encode("cp437"))
             mode = info.external_attr >> 16
             kind = stat.S_IFMT(mode)
@@ -208,6 +208,8 @@ def _count_entries(archive: Path, most: int) -> None:
 def _check_path(path: str, bounds: Bounds) -> str:
     """The path in its one form (no empty or `.` parts). Raises Refused when it could escape."""
     name = show_path(path)
+    if any("\ud800" <= char <= "\udfff" for char in path):
+        raise Refused(f"the name {name} is not UTF-8")
     if any(ord(char) < 0x20 or ord(char) == 0x7F for char in path):
         raise Refused(f"the name {name} holds a control character")
     if "\\" in path:
@@ -228,9 +230,9 @@ def _check_path(path: str, bounds: Bounds) -> str:
     return "/".join(parts)
 
 
-def _claim_path(member: _Member, taken: dict[str, bool], bounds: Bounds) -> None:
-    """Note the path in `taken` (True: a file). Raises Refused when something is there already."""
-    path = _check_path(member.path, bounds)
+def _claim_path(given: str, taken: dict[str, bool], bounds: Bounds) -> str:
+    """The path in its one form, noted in `taken` (True: a file). Raises Refused for a clash."""
+    path = _check_path(given, bounds)
     if not path:
         raise Refused("it holds a file without a name")
     if path in taken:
@@ -241,10 +243,10 @@ def _claim_path(member: _Member, taken: dict[str, bool], bounds: Bounds) -> None
         if taken.setdefault(folder, False):
             raise Refused(f"{show_path(folder)} is both a file and a folder")
     taken[path] = True
+    return path
 
 
-def _write_member(member: _Member, target: Path) -> None:
-    file = target / member.path
+def _write_member(member: _Member, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     content = member.open()
     assert content is not None
@@ -255,5 +257,4 @@ def _write_member(member: _Member, target: Path) -> None:
         raise Refused(f"{show_path(member.path)} is in it twice") from None
     if file.stat().st_size != member.size:
         raise Refused(f"{show_path(member.path)} is cut short")
-    permissions = stat.S_IMODE(member.mode) & 0o777
-    file.chmod((permissions or 0o644) | 0o600)
+    file.chmod(((member.mode & 0o777) or 0o644) | 0o600)

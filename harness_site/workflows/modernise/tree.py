@@ -1,4 +1,4 @@
-"""A tree of files on disk: its list, what differs between two, and the difference as git writes it."""
+"""A tree of files on disk, what differs between two, and the difference as git writes it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ class FileDiff:
 
 
 def list_files(root: Path) -> list[str]:
-    """The paths of the regular files below `root`, with slashes, sorted by their bytes.
-
-    A name that is no UTF-8 keeps its bytes as surrogates, as everywhere in Python.
-    """
+    """The paths of the regular files below `root`, with slashes, sorted by their bytes."""
     found = []
     for folder, _, names in os.walk(root):
         base = Path(folder)

@@ -1,12 +1,12 @@
 """A script: runs one command it does not trust, within limits, and leaves nothing of it running.
 
 `sandbox.py` starts it as `python -I -S -B warden.py SPEC` in a session of its own, with a clean
-environment and one pipe as standard input. It ends when the command ends, when the deadline is
-over, or when the pipe closes, which says that the process that asked is gone, however it went.
+environment and a pipe as standard input. It ends when the command ends, when the deadline is over,
+or when the pipe closes, which says that the process that asked is gone, however it went.
 
 Where the kernel allows, the command gets namespaces: no network, and no sight of other processes,
-whose environment it could otherwise read below /proc. What was held is the first line on the
-report's descriptor. Everything here is plain Linux; elsewhere the limits alone remain.
+whose environment it could otherwise read below /proc. The first line on the report's descriptor
+says what held. Elsewhere than on Linux the limits alone remain.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ import socket
 import struct
 import sys
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_SECUREBITS, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 28, 36, 38
 NO_CAPABILITIES_FOR_ROOT = 0x3  # SECBIT_NOROOT and its lock: exec gives uid 0 nothing
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x4000, 0x40000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
-TIMED_OUT = 124
+TIMED_OUT, BROKEN = 124, 125
 POLL = 0.02
 CLEAN_UP_SECONDS = 10.0
 
@@ -43,15 +44,15 @@ def main(spec: dict[str, Any]) -> int:
     deadline = time.monotonic() + spec["seconds"]
     held = _enter_namespaces() if spec["isolate"] and LINUX else set()
     if LINUX:
-        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what its parent leaves behind is ours
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what loses its parent becomes ours
     inner = os.fork()
     if not inner:
         _run_inner(spec, held)
     try:
         return _wait(inner, deadline)
     finally:
-        _kill_all(inner)
-        shutil.rmtree(spec["scratch"], onexc=_make_removable)
+        _kill_all()
+        _remove(spec["scratch"])
 
 
 def _wait(inner: int, deadline: float) -> int:
@@ -59,10 +60,9 @@ def _wait(inner: int, deadline: float) -> int:
         ended, status = os.waitpid(inner, os.WNOHANG)
         if ended:
             return _exit_code(status)
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= deadline or select.select([0], [], [], POLL)[0]:
+            os.kill(inner, signal.SIGKILL)
             return TIMED_OUT
-        if select.select([0], [], [], POLL)[0]:
-            return TIMED_OUT  # the pipe closed; nobody will read this
 
 
 def _exit_code(status: int) -> int:
@@ -72,77 +72,95 @@ def _exit_code(status: int) -> int:
 
 def _enter_namespaces() -> set[str]:
     """Leave the network and the machine's processes behind. Returns what worked."""
-    user = 0 if os.geteuid() == 0 else os.CLONE_NEWUSER
     uid, gid = os.geteuid(), os.getegid()
-    wanted = os.CLONE_NEWNET | os.CLONE_NEWPID | os.CLONE_NEWNS | os.CLONE_NEWIPC
-    for flags, held in ((wanted, {"network", "processes"}), (os.CLONE_NEWNET, {"network"})):
-        try:
-            os.unshare(flags | user)
-            if user:
-                _map_user(uid, gid)
+    all_of_them = os.CLONE_NEWNET | os.CLONE_NEWPID | os.CLONE_NEWIPC
+    for user in (0, os.CLONE_NEWUSER) if uid == 0 else (os.CLONE_NEWUSER,):
+        for flags, held in (
+            (all_of_them, {"network", "processes"}),
+            (os.CLONE_NEWNET, {"network"}),
+        ):
+            try:
+                os.unshare(flags | user)
+                if user:
+                    _map_user(uid, gid)
+            except OSError:
+                continue
             _raise_loopback()
             return held
-        except OSError:
-            continue
     return set()
 
 
 def _map_user(uid: int, gid: int) -> None:
-    for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        with open(f"/proc/self/{file}", "w") as out:
-            out.write(text)
+    texts = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
+    for name, text in texts.items():
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
 
 
 def _raise_loopback() -> None:
-    """Tests may talk to themselves: a new network has its loopback down."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, contextlib.suppress(OSError):
-        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP))
+    """Tests may talk to themselves, and the loopback of a new network is down."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        fcntl.ioctl(handle, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP))
 
 
-def _run_inner(spec: dict[str, Any], held: set[str]) -> None:
-    """In the child, which is the first process of the new namespaces. Never returns."""
+def _run_inner(spec: dict[str, Any], held: set[str]) -> NoReturn:
+    """In the child, which is the first process of the new namespaces."""
     try:
         if LINUX:
             _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if "processes" in held:
             if not _mount_own_proc():
                 held.discard("processes")
-            elif all([_hide_folder(folder) for folder in spec["hide"]]):
+            elif False not in [_hide(path) for path in spec["hide"]]:
                 held.add("files")
-        os.write(spec["report_fd"], json.dumps({"held": sorted(held)}).encode() + b"\n")
+        os.write(spec["report"], json.dumps({"held": sorted(held)}).encode() + b"\n")
         command = os.fork()
         if not command:
             _become(spec)
         while True:
-            # The kernel ends everything in a process namespace with its first process.
+            # A process namespace ends with its first process: the kernel kills the rest.
             ended, status = os.wait()
             if ended == command:
                 os._exit(_exit_code(status))
     except BaseException as error:
         os.write(2, f"the sandbox failed: {error!r}\n".encode())
     finally:
-        os._exit(125)
-
-
-def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> bool:
-    texts = [text.encode() if text is not None else None for text in (source, target, kind, data)]
-    return _libc.mount(*texts[:3], ctypes.c_ulong(flags), texts[3]) == 0
+        os._exit(BROKEN)
 
 
 def _mount_own_proc() -> bool:
-    _mount("none", "/", None, MS_REC | MS_PRIVATE)  # nothing below may reach the machine's mounts
-    return _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    """In mounts of our own, put a /proc that shows this namespace alone in place of the other."""
+    try:
+        os.unshare(os.CLONE_NEWNS)
+    except OSError:
+        return False
+    return _mount("none", "/", None, MS_REC | MS_PRIVATE) and _mount(
+        "proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC
+    )
 
 
-def _hide_folder(folder: str) -> bool:
-    flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
-    return not os.path.isdir(folder) or _mount("none", folder, "tmpfs", flags, "size=4k,mode=0555")
+def _hide(path: str) -> bool:
+    """Put nothing in the place of a folder or a file."""
+    if os.path.isdir(path):
+        flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+        return _mount("none", path, "tmpfs", flags, "size=4k,mode=0555")
+    return not os.path.exists(path) or _mount(os.devnull, path, None, MS_BIND)
 
 
-def _become(spec: dict[str, Any]) -> None:
-    """Turn into the command: limits first, then what root could do, then exec."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
+def _mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> bool:
+    done: int = _libc.mount(
+        source.encode(),
+        os.fsencode(target),
+        kind.encode() if kind else None,
+        ctypes.c_ulong(flags),
+        options.encode(),
+    )
+    return done == 0
+
+
+def _become(spec: dict[str, Any]) -> NoReturn:
+    """Turn into the command: give up what root could do, set the limits, exec."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(spec["folder"])
     if LINUX:
         _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -152,24 +170,22 @@ def _become(spec: dict[str, Any]) -> None:
         if kind is not None:
             most = resource.getrlimit(kind)[1]
             bound = value if most == resource.RLIM_INFINITY else min(value, most)
-            with contextlib.suppress(ValueError, OSError):  # macOS knows RLIMIT_AS, takes it not
+            with contextlib.suppress(ValueError, OSError):  # macOS has RLIMIT_AS and refuses it
                 resource.setrlimit(kind, (bound, bound))
     os.execve(spec["command"][0], spec["command"], spec["environment"])
 
 
-def _kill_all(inner: int) -> None:
+def _kill_all() -> None:
     """Kill the command's processes and wait for them, also those that left its session.
 
     In a process namespace the first kill ends all. Without one, what loses its parent becomes our
     child, so killing our children until none is left ends all too.
     """
     give_up = time.monotonic() + CLEAN_UP_SECONDS
-    targets = {inner}
     while time.monotonic() < give_up:
-        for pid in targets | _list_children():
+        for pid in _list_children():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        targets = set()
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -189,15 +205,14 @@ def _list_children() -> set[int]:
     return found
 
 
-def _make_removable(function: Any, path: str, error: BaseException) -> None:
-    """A folder that the command closed to us is opened and tried once more."""
-    with contextlib.suppress(OSError):
-        os.chmod(os.path.dirname(path), 0o700)
-        os.chmod(path, 0o700, follow_symlinks=False) if os.path.islink(path) else os.chmod(path, 0o700)
-        if function is os.rmdir or not os.path.isdir(path):
-            function(path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+def _remove(folder: str) -> None:
+    """Remove the folder, also what the command closed to us."""
+    for base, names, _ in os.walk(folder):
+        for name in names:
+            path = os.path.join(base, name)
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,212 @@
+"""Runs a command that is not trusted: bounded, alone, and with none of our environment.
+
+A fence against accidents and plain malice, not a jail: what a kernel bug gives away stays given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+from django.conf import settings
+
+from harness_site.workflows.modernise import warden
+
+TAIL_BYTES = 64 * 1024
+REPORT_BYTES = 4 * 1024 * 1024
+TICK_SECONDS = 0.25
+MARGIN_SECONDS = 15.0  # the warden's own deadline and cleaning up come first
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the command may use. Seconds are of wall and, per process, of processor time."""
+
+    seconds: float = 300.0
+    memory_bytes: int = 2 * 1024**3
+    file_bytes: int = 64 * 1024**2
+    open_files: int = 512
+    processes: int = 256
+    output_bytes: int = 256 * 1024**2
+
+    def list_limits(self) -> dict[str, int]:
+        """The resource limits by their name in the `resource` module."""
+        return {
+            "RLIMIT_CPU": int(self.seconds) + 1,
+            "RLIMIT_AS": self.memory_bytes,
+            "RLIMIT_FSIZE": self.file_bytes,
+            "RLIMIT_NOFILE": self.open_files,
+            # Counts all processes of the user, so it stands on top of those there are.
+            "RLIMIT_NPROC": _count_processes() + self.processes,
+            "RLIMIT_CORE": 0,
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """How the command ended: its exit code (128 + N: signal N), the end of its output (stdout and
+    stderr), what it wrote to the report's descriptor, and what the kernel kept from it: `network`,
+    `processes` (of others), `files` (those that were to be hidden).
+    """
+
+    code: int
+    timed_out: bool
+    tail: str
+    report: list[bytes]
+    held: frozenset[str]
+    seconds: float
+
+
+def run_confined(
+    build: Callable[[int], list[str]],
+    scratch: Path,
+    *,
+    bounds: Bounds | None = None,
+    isolate: bool = True,
+    tick: Callable[[], object] = lambda: None,
+) -> Ended:
+    """Run `build(descriptor of the report)` in the folder `scratch/tree` and wait for its end.
+
+    All its processes are dead when this returns or raises, and soon after this process dies too.
+    `scratch` is removed. HOME and TMPDIR are folders in it. `tick` is called a few times a second
+    and may raise. `isolate=False` asks for no namespaces, as on a kernel without them.
+    """
+    bounds = bounds or Bounds()
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0) as report:
+        try:
+            spec = _describe(build(writing), scratch, bounds, isolate=isolate) | {"report": writing}
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", warden.__file__, json.dumps(spec)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env=spec["environment"],
+                pass_fds=[writing],
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        started = time.monotonic()
+        try:
+            tail, lines = _read(process, report, bounds, tick)
+        finally:
+            _end(process)
+    seconds = time.monotonic() - started
+    return Ended(
+        code=process.returncode if process.returncode >= 0 else 128 - process.returncode,
+        timed_out=process.returncode == warden.TIMED_OUT and seconds >= bounds.seconds,
+        tail=tail.decode("utf-8", "backslashreplace"),
+        report=lines[1:],
+        held=_read_held(lines[:1]),
+        seconds=seconds,
+    )
+
+
+def _describe(
+    command: list[str], scratch: Path, bounds: Bounds, *, isolate: bool
+) -> dict[str, Any]:
+    for name in ("home", "tmp"):
+        (scratch / name).mkdir(exist_ok=True)
+    return {
+        "command": command,
+        "scratch": str(scratch),
+        "folder": str(scratch / "tree"),
+        "seconds": bounds.seconds,
+        "limits": bounds.list_limits(),
+        "isolate": isolate,
+        "hide": list_hidden(scratch),
+        "environment": {
+            "PATH": PATH,
+            "LANG": "C.UTF-8",
+            "HOME": str(scratch / "home"),
+            "TMPDIR": str(scratch / "tmp"),
+        },
+    }
+
+
+def list_hidden(scratch: Path) -> list[str]:
+    """What of the site an untrusted command must not read: its keys, database and artifacts.
+
+    A folder that also holds the interpreter, this code or `scratch` can't be hidden and is left.
+    """
+    needed = [scratch.resolve(), Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve()]
+    wanted = [Path(settings.LONGWATCH_VAR)]
+    if "://" not in settings.LONGWATCH_ARTIFACTS:
+        wanted.append(Path(settings.LONGWATCH_ARTIFACTS))
+    for database in settings.DATABASES.values():
+        if database["ENGINE"].endswith("sqlite3"):
+            wanted += [Path(f"{database['NAME']}{suffix}") for suffix in ("", "-wal", "-shm")]
+    paths = dict.fromkeys(path.resolve() for path in wanted)
+    return [str(path) for path in paths if not any(part.is_relative_to(path) for part in needed)]
+
+
+def _read(
+    process: subprocess.Popen[bytes],
+    report: IO[bytes],
+    bounds: Bounds,
+    tick: Callable[[], object],
+) -> tuple[bytes, list[bytes]]:
+    """The end of the output and the report's lines, read until both are closed."""
+    assert process.stdout
+    give_up = time.monotonic() + bounds.seconds + MARGIN_SECONDS
+    output, reported, total, ticked = bytearray(), bytearray(), 0, 0.0
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, output)
+        selector.register(report, selectors.EVENT_READ, reported)
+        while selector.get_map() and time.monotonic() < give_up:
+            for key, _ in selector.select(TICK_SECONDS):
+                block = os.read(key.fd, TAIL_BYTES)
+                if not block:
+                    selector.unregister(key.fileobj)
+                total += len(block)
+                key.data.extend(block)
+            del output[:-TAIL_BYTES], reported[REPORT_BYTES:]
+            if total > bounds.output_bytes:
+                output += b"\n[ended here: more than %d bytes of output]" % bounds.output_bytes
+                break
+            if time.monotonic() > ticked + TICK_SECONDS:
+                tick()
+                ticked = time.monotonic()
+    return bytes(output), bytes(reported).splitlines()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Close the pipe that keeps the warden going, and wait for it to have cleaned up."""
+    assert process.stdin
+    assert process.stdout
+    process.stdin.close()
+    process.stdout.close()
+    try:
+        process.wait(MARGIN_SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _read_held(lines: list[bytes]) -> frozenset[str]:
+    # Written before the command began, so it is the warden's word.
+    return frozenset(json.loads(lines[0])["held"]) if lines else frozenset()
+
+
+def _count_processes() -> int:
+    me = os.getuid()
+    count = 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            count += process.uids().real == me
+    return count
