@@ -7,10 +7,9 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from ledger.context import Context
     from ledger.workflows import Step
 
 LOOK_SECONDS = 0.1
@@ -20,7 +19,13 @@ GRACE_SECONDS = 1.0
 """From the CancelledError to the same exception that a plain step gets."""
 
 
-def call_step(step: Step, ctx: Context) -> Any:
+class Checked(Protocol):
+    """The part of `ctx` that is needed here."""
+
+    def check(self) -> None: ...
+
+
+def call_step(step: Step, ctx: Checked) -> Any:
     """Call the step's function with `ctx` and return what it returns, awaited if need be.
 
     An async step has an event loop of its own, which is closed with everything that runs in it.
@@ -36,7 +41,7 @@ def call_step(step: Step, ctx: Context) -> Any:
 class _Run:
     """One coroutine in a loop of its own, and whatever asked for its end."""
 
-    def __init__(self, fn: Callable[[Any], Awaitable[Any]], ctx: Context) -> None:
+    def __init__(self, fn: Callable[[Any], Awaitable[Any]], ctx: Checked) -> None:
         self.fn = fn
         self.ctx = ctx
         self.task: asyncio.Task[Any] | None = None

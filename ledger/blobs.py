@@ -84,7 +84,7 @@ class DurableFiles(FileSystemStorage):
         self._changed.clear()
 
 
-class _Spooled(File[bytes]):
+class _Spooled(File):  # type: ignore[type-arg]  # generic in the stubs only
     """A temporary file with all its bytes on disk, and what they hash to."""
 
     def __init__(self, path: str, stored: Stored) -> None:

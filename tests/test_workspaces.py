@@ -1,0 +1,272 @@
+"""Workspaces: what one unit left is what the next one gets, byte for byte, on any worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger import blobs, workspaces
+from ledger.errors import LeaseLost
+from ledger.events import Actor
+from ledger.models import Blob
+from ledger.sql import Claimed
+from ledger.transitions.operators import retry_task
+from ledger.workspaces import Entry, Workspace, WorkspaceRefused
+from tests.held import claim, claim_new, make_workflow
+
+pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
+
+
+@pytest.fixture(autouse=True)
+def var(settings: Any, tmp_path: Path) -> Iterator[Path]:
+    settings.LONGWATCH_VAR = str(tmp_path / "var")
+    settings.LONGWATCH_ARTIFACTS = str(tmp_path / "artifacts")
+    yield tmp_path / "var"
+    forget_home()
+
+
+def forget_home() -> None:
+    """As in a new process: it has no folder yet, and the old one's lock is free."""
+    if workspaces._home is not None:
+        with contextlib.suppress(OSError):
+            os.close(workspaces._home[2])
+    workspaces._home = None
+
+
+def move_on(held: Claimed, workspace: Workspace) -> None:
+    """What an accepted checkpoint leaves on the task."""
+    held.workspace = workspace.snapshot()
+
+
+def describe(root: Path) -> dict[str, Any]:
+    """Everything below `root`, read without the code under test."""
+    found: dict[str, Any] = {}
+    for folder, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            key = str(path.relative_to(root))
+            if path.is_symlink():
+                found[key] = ("link", os.readlink(path))
+            elif path.is_dir():
+                found[key] = ("dir", stat.S_IMODE(path.stat().st_mode))
+            else:
+                found[key] = ("file", stat.S_IMODE(path.stat().st_mode), path.read_bytes())
+    return found
+
+
+def fill(root: Path) -> None:
+    (root / "src" / "deep").mkdir(parents=True)
+    (root / "empty").mkdir(mode=0o750)
+    (root / "src" / "run me.sh").write_bytes(b"#!/bin/sh\r\n\xef\xbb\xbf\xe9")
+    (root / "src" / "run me.sh").chmod(0o755)
+    (root / "src" / "deep" / "ünï").write_bytes(b"no final newline")
+    (root / "nothing").touch(0o600)
+    (root / "read-only").write_text("r")
+    (root / "read-only").chmod(0o444)
+    (root / "src" / "up").symlink_to("../nothing")
+    (root / "deep").symlink_to("src/deep")
+    (root / "dangling").symlink_to("src/not-yet")
+
+
+def test_a_tree_is_rebuilt_exactly_by_another_process() -> None:
+    held = claim_new(make_workflow())
+    workspace = Workspace(held)
+    assert describe(workspace.path) == {}
+    fill(workspace.path)
+    before = describe(workspace.path)
+    move_on(held, workspace)
+    first = workspace.path
+    forget_home()
+    again = Workspace(held)
+    assert again.path != first
+    assert describe(again.path) == before
+    assert again.snapshot() == held.workspace, "unchanged files are the same manifest"
+
+
+def test_what_a_unit_that_was_not_accepted_did_is_gone_at_its_next_run() -> None:
+    held = claim_new(make_workflow())
+    workspace = Workspace(held)
+    fill(workspace.path)
+    before = describe(workspace.path)
+    move_on(held, workspace)
+    root = workspace.path
+    (root / "nothing").write_text("now something")
+    (root / "added").write_text("x")
+    (root / "src" / "run me.sh").chmod(0o600)
+    (root / "src" / "deep" / "ünï").unlink()
+    (root / "src" / "deep" / "ünï").mkdir()
+    (root / "src" / "deep" / "ünï" / "inside").touch()
+    (root / "deep").unlink()
+    (root / "deep").symlink_to("/etc")
+    (root / "empty").rmdir()
+    (root / "empty").symlink_to("/etc")
+    os.mkfifo(root / "fifo")
+    (root / "src").chmod(0o500)
+    os.link(root / "read-only", root / "twin")
+    assert describe(Workspace(held).path) == before
+
+
+def test_a_removed_file_is_gone_and_a_locked_folder_is_no_obstacle() -> None:
+    held = claim_new(make_workflow())
+    workspace = Workspace(held)
+    fill(workspace.path)
+    (workspace.path / "src").chmod(0o500)
+    move_on(held, workspace)
+    workspace = Workspace(held)
+    assert stat.S_IMODE((workspace.path / "src").stat().st_mode) == 0o500
+    (workspace.path / "src").chmod(0o700)
+    shutil.rmtree(workspace.path / "src")
+    move_on(held, workspace)
+    forget_home()
+    assert "src" not in describe(Workspace(held).path)
+
+
+def test_a_hard_link_does_not_tie_two_files_of_the_next_unit_together() -> None:
+    held = claim_new(make_workflow())
+    workspace = Workspace(held)
+    (workspace.path / "a").write_text("same")
+    os.link(workspace.path / "a", workspace.path / "b")
+    move_on(held, workspace)
+    root = Workspace(held).path
+    (root / "a").write_text("changed")
+    assert (root / "b").read_text() == "same"
+
+
+def test_only_changed_content_is_stored() -> None:
+    held = claim_new(make_workflow())
+    workspace = Workspace(held)
+    for n in range(20):
+        (workspace.path / f"f{n}").write_text(f"content {n}")
+    move_on(held, workspace)
+    before = set(Blob.objects.values_list("pk", flat=True))
+    assert len(before) == 21
+    workspace = Workspace(held)
+    (workspace.path / "f3").write_text("new")
+    (workspace.path / "copy").write_text("content 4")
+    (workspace.path / "f5").rename(workspace.path / "moved")
+    move_on(held, workspace)
+    added = set(Blob.objects.values_list("pk", flat=True)) - before
+    assert len(added) == 2, "the one file and the manifest"
+
+
+def test_a_worker_that_lost_its_task_stores_no_workspace() -> None:
+    workflow = make_workflow()
+    held = claim_new(workflow)
+    workspace = Workspace(held)
+    (workspace.path / "late").write_text("x")
+    retry_task(held.task_id, actor=Actor("user", "1"))
+    with pytest.raises(LeaseLost):
+        workspace.snapshot()
+    assert not Blob.objects.exists()
+    assert describe(Workspace(claim(workflow)).path) == {}
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("a", "/etc/passwd"),
+        ("a", ".."),
+        ("a", "../../x"),
+        ("sub/a", "../../x"),
+        ("a", "sub/up/../outside"),
+        ("a", "{root}/sub"),
+    ],
+)
+def test_a_link_that_leads_out_is_refused(link: str, target: str) -> None:
+    root = Workspace(claim_new(make_workflow())).path
+    (root / "sub" / "deep").mkdir(parents=True)
+    (root / "sub" / "up").symlink_to("..")
+    (root / link).symlink_to(target.format(root=root))
+    with pytest.raises(WorkspaceRefused, match=f"'{link}' links out of the workspace"):
+        workspaces.scan_tree(root)
+
+
+@pytest.mark.parametrize("target", ["b", "sub/../sub", "a", "sub/up/b"])
+def test_a_link_that_stays_inside_is_kept_as_it_is(target: str) -> None:
+    root = Workspace(claim_new(make_workflow())).path
+    (root / "sub").mkdir()
+    (root / "sub" / "up").symlink_to("..")
+    (root / "a").symlink_to(target)
+    assert workspaces.scan_tree(root)["a"] == Entry("link", target=target)
+
+
+def test_what_is_no_file_is_refused_with_its_path() -> None:
+    root = Workspace(claim_new(make_workflow())).path
+    os.mkfifo(root / "pipe")
+    with pytest.raises(WorkspaceRefused, match="'pipe' is a device, FIFO or socket; remove it"):
+        workspaces.scan_tree(root)
+    (root / "pipe").unlink()
+    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(root):
+        server.bind("s")
+        with pytest.raises(WorkspaceRefused, match="'s' is a device"):
+            workspaces.scan_tree(root)
+    (root / "s").unlink()
+    (root / os.fsdecode(b"latin-\xe9")).touch()
+    with pytest.raises(WorkspaceRefused, match="no UTF-8"):
+        workspaces.scan_tree(root)
+
+
+def test_a_workspace_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Workspace(claim_new(make_workflow())).path
+    (root / "a").write_bytes(b"x" * 100)
+    (root / "b").write_bytes(b"x" * 100)
+    monkeypatch.setattr(workspaces, "MAX_BYTES", 150)
+    with pytest.raises(WorkspaceRefused, match="'b' is beyond"):
+        workspaces.scan_tree(root)
+    monkeypatch.setattr(workspaces, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(workspaces, "MAX_ENTRIES", 1)
+    with pytest.raises(WorkspaceRefused, match="'b' is beyond"):
+        workspaces.scan_tree(root)
+
+
+def test_a_corrupt_blob_fails_the_rebuild() -> None:
+    held = claim_new(make_workflow())
+    workspace = Workspace(held)
+    (workspace.path / "a").write_text("hello")
+    move_on(held, workspace)
+    digest = workspaces.read_manifest(held.workspace)["a"].digest
+    (Path(str(blobs.get_storage().path(blobs.name_blob(digest))))).write_text("jello")
+    forget_home()
+    with pytest.raises(blobs.CorruptArtifact):
+        Workspace(held)
+
+
+def test_folders_of_dead_processes_are_removed_and_of_living_ones_kept(var: Path) -> None:
+    workflow = make_workflow()
+    first = Workspace(claim_new(workflow)).path
+    child = os.fork()
+    if child == 0:
+        # A child has its own folder beside its parent's, and dies without a word.
+        code = 1
+        with contextlib.suppress(BaseException):
+            home = workspaces._open_home()
+            code = 0 if home != first.parent and first.is_dir() else 1
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    homes = var / "workspaces"
+    assert len(list(homes.iterdir())) == 2
+    workspaces.remove_abandoned(homes)
+    assert list(homes.iterdir()) == [first.parent]
+    forget_home()
+    Workspace(claim_new(workflow))
+    assert not first.parent.exists()
+
+
+def test_a_process_keeps_the_folders_of_its_last_tasks_only() -> None:
+    workflow = make_workflow()
+    paths = []
+    for n in range(workspaces.KEPT_TREES + 2):
+        workspace = Workspace(claim_new(workflow))
+        os.utime(workspace.path, (n, n))
+        paths.append(workspace.path)
+    assert [path.exists() for path in paths] == [False, False, True, True, True, True]
+    workspaces.remove_workspace(claim_new(workflow).task_id)
+    assert paths[-1].exists()
