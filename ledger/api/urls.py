@@ -1,5 +1,80 @@
-"""Routes of the machine surface: the API below api/v1/, health and metrics outside it."""
+"""Routes of the machine surface: the API below api/v1/, health outside it."""
 
-from django.urls import URLPattern, URLResolver
+from __future__ import annotations
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from typing import Any
+
+from django.urls import URLPattern, URLResolver, path, re_path
+from ninja import NinjaAPI
+from ninja.openapi.schema import OpenAPISchema
+
+from ledger.api import approvals, artifacts, tasks, workflows
+from ledger.api.auth import SessionAuth, TokenAuth
+from ledger.api.docs import PlainDocs
+from ledger.api.errors import MEDIA_TYPE, install_handlers, show_unknown_path, wrap_view
+from ledger.api.health import show_health, show_readiness
+from ledger.api.parsing import SafeParser
+
+PROBLEM = {
+    "description": "A problem (RFC 9457); `code` is stable.",
+    "content": {
+        MEDIA_TYPE: {
+            "schema": {
+                "type": "object",
+                "required": ["type", "title", "status", "detail", "code"],
+                "properties": {
+                    "type": {"type": "string"},
+                    "title": {"type": "string"},
+                    "status": {"type": "integer"},
+                    "detail": {"type": "string"},
+                    "code": {"type": "string"},
+                    "field": {"type": "string"},
+                },
+            }
+        }
+    },
+}
+
+
+class LedgerAPI(NinjaAPI):
+    """The API; its schema says of every operation that what goes wrong is a problem."""
+
+    def get_openapi_schema(self, **options: Any) -> OpenAPISchema:
+        """The OpenAPI document."""
+        schema = super().get_openapi_schema(**options)
+        for item in schema["paths"].values():
+            for operation in item.values():
+                operation["responses"]["default"] = PROBLEM
+        return schema
+
+
+api = LedgerAPI(
+    title="Longwatch API",
+    version="1",
+    description="Submit, watch and steer tasks. Errors are problem details with a stable code.",
+    urls_namespace="longwatch-api",
+    auth=[TokenAuth(), SessionAuth()],
+    parser=SafeParser(),
+    docs=PlainDocs(),
+)
+install_handlers(api)
+api.add_router("/tasks", tasks.router)
+api.add_router("/approvals", approvals.router)
+api.add_router("/artifacts", artifacts.router)
+api.add_router("", workflows.router)
+
+
+def _list_api_patterns() -> tuple[list[URLPattern | URLResolver], str, str]:
+    patterns, app, namespace = api.urls
+    for pattern in patterns:
+        if isinstance(pattern, URLPattern):
+            pattern.callback = wrap_view(pattern.callback)
+    return patterns, app, namespace
+
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("api/v1/", _list_api_patterns()),
+    re_path(r"^api/", wrap_view(show_unknown_path)),
+    path("healthz", show_health),
+    path("readyz", show_readiness),
+]

@@ -67,6 +67,7 @@ def show_approval(row: Approval) -> dict[str, Any]:
         "votes": [
             {"by": vote.by, "decision": vote.decision, "comment": vote.comment, "at": vote.at}
             for vote in row.votes.all()
+            if vote.voided_at is None
         ],
         "decision": row.decision or None,
         "values": row.values,

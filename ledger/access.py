@@ -1,0 +1,30 @@
+"""Who may do what: four scopes, and the roles (Django groups) that hold them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+READ = "read"
+SUBMIT = "submit"
+OPERATE = "operate"
+APPROVE = "approve"
+SCOPES = (READ, SUBMIT, OPERATE, APPROVE)
+
+ROLES: dict[str, frozenset[str]] = {
+    "viewer": frozenset({READ}),
+    "approver": frozenset({READ, APPROVE}),
+    "operator": frozenset(SCOPES),
+    "admin": frozenset(SCOPES),
+}
+"""Name of a Django group -> the scopes of its members; each role includes the ones before it."""
+
+
+def list_scopes(user: Any) -> frozenset[str]:
+    """The scopes of a signed-in person; a superuser has all, who is in no group has none."""
+    if not user.is_authenticated or not user.is_active:
+        return frozenset()
+    if getattr(user, "is_superuser", False):
+        return frozenset(SCOPES)
+    groups = getattr(user, "groups", None)  # a foreign user model may have none
+    names = groups.filter(name__in=ROLES).values_list("name", flat=True) if groups else ()
+    return frozenset().union(*(ROLES[name] for name in names))

@@ -1,0 +1,78 @@
+"""Who calls: a bearer token or the site's session, and what that may do."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest
+from ninja.errors import AuthenticationError
+from ninja.security import APIKeyCookie, HttpBearer
+from ninja.utils import check_csrf
+
+from ledger.access import list_scopes
+from ledger.errors import NotAllowed
+from ledger.events import Actor
+from ledger.tokens import find_token
+
+
+class CsrfFailed(NotAllowed):
+    """A write by a browser's session that does not prove it came from our pages."""
+
+    code = "csrf_failed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is on record for what the request does, and the scopes it has."""
+
+    actor: Actor
+    scopes: frozenset[str]
+
+
+class TokenAuth(HttpBearer):
+    """`Authorization: Bearer …`; a header that is wrong is refused, whatever the session says."""
+
+    def __call__(self, request: HttpRequest) -> Caller | None:
+        """The token's caller, or None when there is no such header."""
+        if "Authorization" not in request.headers:
+            return None
+        caller = super().__call__(request)
+        if caller is None:
+            raise AuthenticationError
+        return caller  # type: ignore[no-any-return]
+
+    def authenticate(self, request: HttpRequest, token: str) -> Caller | None:
+        """The caller that a valid token stands for."""
+        row = find_token(token.strip())
+        if row is None:
+            return None
+        return Caller(Actor("token", str(row.pk)), frozenset(row.scopes))
+
+
+class SessionAuth(APIKeyCookie):
+    """The signed-in person of the pages; writes need the CSRF token that pages have."""
+
+    param_name = settings.SESSION_COOKIE_NAME
+
+    def __call__(self, request: HttpRequest) -> Caller | None:
+        """The person's caller, or None when nobody is signed in."""
+        return self.authenticate(request, None)
+
+    def authenticate(self, request: HttpRequest, key: str | None) -> Caller | None:
+        """As above. A stranger is told to sign in before anything about CSRF."""
+        user: Any = getattr(request, "user", None)
+        if user is None or not user.is_authenticated:
+            return None
+        if check_csrf(request) is not None:
+            raise CsrfFailed("Send the CSRF token of your session in X-CSRFToken.")
+        return Caller(Actor("user", str(user.pk)), list_scopes(user))
+
+
+def require_scope(request: HttpRequest, scope: str) -> Actor:
+    """The actor of a request that may do what `scope` covers. Raises NotAllowed."""
+    caller: Caller = request.auth  # type: ignore[attr-defined]
+    if scope not in caller.scopes:
+        raise NotAllowed(f"This needs the scope {scope!r}, which the caller does not have.")
+    return caller.actor

@@ -1,0 +1,170 @@
+"""Errors as RFC 9457 problem details: `type title status detail code`, and `field` if one is wrong.
+
+`code` is stable and in snake_case; `detail` is a sentence for people. Where several fields are
+wrong, `errors` lists them all and `field` is the first.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
+from django.db import InterfaceError, OperationalError, transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, UnreadablePostError
+from django.http.multipartparser import MultiPartParserError
+from django.http.request import RawPostDataException
+from django.utils.cache import add_never_cache_headers
+from ninja import NinjaAPI
+from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.responses import Response
+
+from ledger.api.parsing import clean_name
+from ledger.errors import InvalidInput, LedgerError
+
+logger = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER = "2"
+"""Seconds after which a client of a database that is away may ask again."""
+
+MAX_ERRORS = 20
+
+
+def make_problem(
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    **more: Any,
+) -> HttpResponse:
+    """The answer to a request that went wrong; `more` are further members of the problem."""
+    title = HTTPStatus(status).phrase
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, "code": code}
+    return Response(body | more, status=status, content_type=MEDIA_TYPE, headers=headers)
+
+
+def install_handlers(api: NinjaAPI) -> None:
+    """Map every exception that a view of `api` may raise to a problem."""
+    handlers: dict[type[Exception], Callable[[HttpRequest, Any], HttpResponse]] = {
+        LedgerError: _show_ledger_error,
+        ValidationError: _show_invalid,
+        HttpError: _show_http_error,
+        Http404: _show_missing,
+        RequestDataTooBig: _show_too_large,
+        SuspiciousOperation: _show_bad_request,
+        MultiPartParserError: _show_bad_request,
+        UnreadablePostError: _show_bad_request,
+        RawPostDataException: _show_wrong_type,
+        OperationalError: _show_database_away,
+        InterfaceError: _show_database_away,
+        Exception: _show_fault,
+    }
+    for kind, handler in handlers.items():
+        api.add_exception_handler(kind, handler)
+
+
+def wrap_view(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """A view of the API as the URL configuration gets it.
+
+    Never inside a transaction of the site's (ATOMIC_REQUESTS): a long poll would hold it open.
+    A wrong method is a problem too, and nothing is cached unless the view says so.
+    """
+
+    @functools.wraps(view)
+    def run_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        response = view(request, *args, **kwargs)
+        if response.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            allow = response.headers["Allow"]
+            detail = f"{request.method} is not possible here; {allow} is."
+            response = make_problem(405, "method_not_allowed", detail, headers={"Allow": allow})
+        if not response.has_header("Cache-Control"):
+            add_never_cache_headers(response)
+        return response
+
+    return transaction.non_atomic_requests(run_view)
+
+
+def show_unknown_path(request: HttpRequest, **_: Any) -> HttpResponse:
+    """The catch-all below the API: a problem, where the site would show a page."""
+    return make_problem(404, "not_found", "There is nothing at this address.")
+
+
+def _show_ledger_error(request: HttpRequest, error: LedgerError) -> HttpResponse:
+    more: dict[str, Any] = {"field": error.field} if isinstance(error, InvalidInput) else {}
+    if error.status >= 500:
+        logger.error("%s %s: %s", request.method, request.path, error, exc_info=error)
+    return make_problem(error.status, error.code, str(error), **more)
+
+
+def _show_invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:
+    problems = [_describe(one) for one in error.errors[:MAX_ERRORS]]
+    source, *rest = error.errors[0]["loc"]
+    if source == "path":
+        return show_unknown_path(request)
+    if source == "body" and len(rest) <= 1:
+        return make_problem(
+            400, "unparsable_input", "body: is empty; send a JSON object.", field="body"
+        )
+    detail = "; ".join(f"{one['field']}: {one['message']}" for one in problems[:3])
+    return make_problem(
+        422, "invalid_input", f"{detail}.", field=problems[0]["field"], errors=problems
+    )
+
+
+def _describe(error: Mapping[str, Any]) -> dict[str, str]:
+    source, *path = error["loc"]
+    if source == "body":
+        path = path[1:]  # the name of the view's parameter
+    field = ""
+    for part in path:
+        field += f"[{part}]" if isinstance(part, int) else f"{'.' if field else ''}{part}"
+    texts = {"missing": "is missing", "extra_forbidden": "is no field of this request"}
+    message = texts.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
+    return {"field": clean_name(field or str(source)), "message": message}
+
+
+def _show_http_error(request: HttpRequest, error: HttpError) -> HttpResponse:
+    if isinstance(error.__cause__, LedgerError):  # the parser's own, which the framework wraps
+        return _show_ledger_error(request, error.__cause__)
+    if isinstance(error, AuthenticationError):
+        return make_problem(
+            401,
+            "unauthenticated",
+            "Sign in, or send a valid token as `Authorization: Bearer …`.",
+            headers={"WWW-Authenticate": 'Bearer realm="longwatch"'},
+        )
+    return make_problem(error.status_code, "bad_request", str(error))
+
+
+def _show_missing(request: HttpRequest, error: Http404) -> HttpResponse:
+    return show_unknown_path(request)
+
+
+def _show_too_large(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
+    detail = "body: is too large. Upload it as an artifact instead."
+    return make_problem(413, "payload_too_large", detail, field="body")
+
+
+def _show_bad_request(request: HttpRequest, error: Exception) -> HttpResponse:
+    return make_problem(400, "bad_request", "The request can't be read.")
+
+
+def _show_wrong_type(request: HttpRequest, error: RawPostDataException) -> HttpResponse:
+    detail = "body: is a form; send JSON."
+    return make_problem(415, "unsupported_media_type", detail, field="body")
+
+
+def _show_database_away(request: HttpRequest, error: Exception) -> HttpResponse:
+    logger.warning("%s %s: the database is away: %s", request.method, request.path, error)
+    detail = "The database does not answer. Nothing was changed; ask again."
+    return make_problem(503, "database_unavailable", detail, headers={"Retry-After": RETRY_AFTER})
+
+
+def _show_fault(request: HttpRequest, error: Exception) -> HttpResponse:
+    logger.exception("%s %s failed", request.method, request.path, exc_info=error)
+    return make_problem(500, "internal_error", "A fault of ours; it is in the log.")

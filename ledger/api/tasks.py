@@ -1,0 +1,197 @@
+"""/tasks: submit, read, wait, list, and everything that people do to a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+from uuid import UUID
+
+from django.http import HttpRequest
+from ninja import Header, Query, Router, Status
+
+from ledger import client, queries
+from ledger.access import OPERATE, READ, SUBMIT
+from ledger.api.auth import require_scope
+from ledger.api.longpoll import wait_for_change
+from ledger.api.schemas import (
+    ActionIn,
+    ArtifactOut,
+    ChangeLimitsIn,
+    EventOut,
+    OutputOut,
+    PageOut,
+    RepairIn,
+    SubmitIn,
+    TaskBrief,
+    TaskOut,
+)
+from ledger.errors import InvalidInput
+from ledger.queries import DEFAULT_LIMIT, Page, TaskFilter
+from ledger.transitions import operators
+from ledger.transitions.submit import submit_task
+
+router = Router(tags=["tasks"])
+
+MAX_KEY = 200
+
+
+@router.post("", response={200: TaskOut, 201: TaskOut})
+def submit(
+    request: HttpRequest,
+    body: SubmitIn,
+    idempotency_key: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
+) -> Status[dict[str, Any]]:
+    """Submit a task. With an `Idempotency-Key` the same body gives the same task, with 200."""
+    actor = require_scope(request, SUBMIT)
+    if idempotency_key is not None and not (
+        1 <= len(idempotency_key) <= MAX_KEY and idempotency_key.isprintable()
+    ):
+        raise InvalidInput("Idempotency-Key", f"takes 1 to {MAX_KEY} printable characters.")
+    task, created = submit_task(
+        workflow=client.find_workflow(body.workflow, body.workflow_version),
+        input=body.input,
+        actor=actor,
+        key=idempotency_key,
+        title=body.title,
+        lane=body.lane,
+        priority=body.priority,
+        tags=body.tags,
+        limits_given=body.limits.list_given() if body.limits else None,
+        max_repairs=body.max_repairs,
+        not_before=body.not_before,
+    )
+    return Status(201 if created else 200, queries.show_task(task.pk))
+
+
+@router.get("", response=PageOut[TaskBrief])
+def list_tasks(
+    request: HttpRequest,
+    status: Annotated[list[str], Query()] = [],  # noqa: B006  read by the framework, never changed
+    workflow: str = "",
+    lane: str = "",
+    tag: str = "",
+    q: str = "",
+    stalled: bool = False,
+    limit: int = DEFAULT_LIMIT,
+    cursor: str = "",
+) -> Page[dict[str, Any]]:
+    """Tasks, newest first. `status` may stand several times or hold a comma-separated list."""
+    require_scope(request, READ)
+    wanted = TaskFilter(
+        status=[part for value in status for part in value.split(",") if part],
+        workflow=workflow,
+        lane=lane,
+        tag=tag,
+        q=q,
+        stalled=stalled,
+    )
+    return queries.list_tasks(wanted, limit=limit, cursor=cursor)
+
+
+@router.get("/{task_id}", response=TaskOut)
+def get_task(
+    request: HttpRequest, task_id: UUID, wait: float | None = None, revision: int | None = None
+) -> dict[str, Any]:
+    """A task. With `wait` (seconds, at most 60) the answer comes when `revision` is passed."""
+    require_scope(request, READ)
+    if wait is not None:
+        if not wait >= 0:
+            raise InvalidInput("wait", "takes seconds, from 0.")
+        seen = queries.read_revision(task_id) if revision is None else revision
+        wait_for_change(request, task_id, seen, wait)
+    return queries.show_task(task_id)
+
+
+@router.get("/{task_id}/outputs", response=PageOut[OutputOut])
+def list_outputs(
+    request: HttpRequest,
+    task_id: UUID,
+    all: bool = False,
+    limit: int = DEFAULT_LIMIT,
+    cursor: str = "",
+) -> Page[dict[str, Any]]:
+    """The accepted outputs, in order; `all=1` shows also those that a restart superseded."""
+    require_scope(request, READ)
+    queries.read_revision(task_id)
+    return queries.list_outputs(task_id, superseded=all, limit=limit, cursor=cursor)
+
+
+@router.get("/{task_id}/events", response=PageOut[EventOut])
+def list_events(
+    request: HttpRequest,
+    task_id: UUID,
+    after: str = "",
+    limit: int = DEFAULT_LIMIT,
+    cursor: str = "",
+) -> Page[dict[str, Any]]:
+    """The record of a task, in order, accepted outputs included; `after` a seq."""
+    require_scope(request, READ)
+    queries.read_revision(task_id)
+    return queries.list_events(task_id, after=after, limit=limit, cursor=cursor)
+
+
+@router.get("/{task_id}/artifacts", response=PageOut[ArtifactOut])
+def list_artifacts(
+    request: HttpRequest, task_id: UUID, limit: int = DEFAULT_LIMIT, cursor: str = ""
+) -> Page[dict[str, Any]]:
+    """What the task produced, newest first."""
+    require_scope(request, READ)
+    queries.read_revision(task_id)
+    return queries.list_artifacts(task_id, limit=limit, cursor=cursor)
+
+
+@router.post("/{task_id}/cancel", response=TaskOut)
+def cancel(request: HttpRequest, task_id: UUID, body: ActionIn | None = None) -> dict[str, Any]:
+    """End the task: at once, or at the end of the unit that runs. Twice is harmless."""
+    return _act(request, task_id, operators.cancel_task, body or ActionIn())
+
+
+@router.post("/{task_id}/stop", response=TaskOut)
+def stop(request: HttpRequest, task_id: UUID, body: ActionIn | None = None) -> dict[str, Any]:
+    """End the unit that runs, after a cancel that it does not heed."""
+    return _act(request, task_id, operators.stop_task, body or ActionIn())
+
+
+@router.post("/{task_id}/pause", response=TaskOut)
+def pause(request: HttpRequest, task_id: UUID, body: ActionIn | None = None) -> dict[str, Any]:
+    """Hold the task where it is, or from the end of the unit that runs."""
+    return _act(request, task_id, operators.pause_task, body or ActionIn())
+
+
+@router.post("/{task_id}/resume", response=TaskOut)
+def resume(request: HttpRequest, task_id: UUID, body: ActionIn | None = None) -> dict[str, Any]:
+    """Let a paused task go on."""
+    return _act(request, task_id, operators.resume_task, body or ActionIn())
+
+
+@router.post("/{task_id}/retry", response=TaskOut)
+def retry(request: HttpRequest, task_id: UUID, body: ActionIn | None = None) -> dict[str, Any]:
+    """Run the same unit now."""
+    return _act(request, task_id, operators.retry_task, body or ActionIn())
+
+
+@router.post("/{task_id}/repair", response=TaskOut)
+def repair(request: HttpRequest, task_id: UUID, body: RepairIn) -> dict[str, Any]:
+    """Restart from a step: its output and all later ones are superseded."""
+    return _act(
+        request, task_id, operators.restart_task, body, to_step=body.to_step, note=body.note
+    )
+
+
+@router.post("/{task_id}/limits", response=TaskOut)
+def extend_limits(request: HttpRequest, task_id: UUID, body: ChangeLimitsIn) -> dict[str, Any]:
+    """Change the bounds; a task that a limit had ended goes on."""
+    given = body.list_given() | (body.limits.list_given() if body.limits else {})
+    return _act(request, task_id, operators.extend_limits, body, limits_given=given)
+
+
+def _act(
+    request: HttpRequest,
+    task_id: UUID,
+    transition: Callable[..., None],
+    body: ActionIn,
+    **more: Any,
+) -> dict[str, Any]:
+    actor = require_scope(request, OPERATE)
+    transition(task_id, actor=actor, reason=body.reason, revision=body.revision, **more)
+    return queries.show_task(task_id)

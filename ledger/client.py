@@ -1,0 +1,125 @@
+"""The ledger for code of the same process: submit a task, read it, cancel it, answer for it.
+
+`submit` joins the caller's transaction, so a task exists if and only if the rows that it is about
+do. From outside the process there is the REST API with the same words.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from ledger import queries, registry
+from ledger.errors import InvalidInput, UnknownWorkflow
+from ledger.events import Actor
+from ledger.models import Approval
+from ledger.transitions.approvals import decide_approval
+from ledger.transitions.operators import cancel_task
+from ledger.transitions.submit import submit_task
+from ledger.workflows import Workflow
+
+SYSTEM = Actor("system")
+
+
+class _Described(Workflow):
+    """A workflow as a worker describes it: enough to submit, nothing to run."""
+
+    def __init__(self, name: str, version: str, steps: Sequence[str], digest: str) -> None:
+        super().__init__(name, version)
+        for step in steps:
+            self.step(lambda ctx: None, name=step)
+        self._digest = digest
+
+
+def submit(
+    workflow: str | Workflow,
+    input: Any = None,
+    key: str | None = None,
+    using: str | None = None,
+    *,
+    version: str | None = None,
+    actor: Actor = SYSTEM,
+    title: str = "",
+    lane: str = "default",
+    priority: int = 0,
+    tags: Sequence[str] = (),
+    limits: Mapping[str, Any] | None = None,
+    max_repairs: int | None = None,
+    not_before: dt.datetime | None = None,
+) -> UUID:
+    """The id of a new task, or of the one that `actor` submitted with the same key and body.
+
+    Raises UnknownWorkflow, InvalidInput naming the field, PayloadTooLarge, IdempotencyConflict.
+    `using` names the database whose transaction the caller is in: the ledger's is "default", and
+    in any other the task would not share the caller's fate.
+    """
+    if using not in {None, "default"}:
+        raise InvalidInput("using", f"is {using!r}; the ledger lives in 'default'.")
+    if isinstance(workflow, str):
+        workflow = find_workflow(workflow, version)
+    task, _ = submit_task(
+        workflow=workflow,
+        input={} if input is None else input,
+        actor=actor,
+        key=key,
+        title=title,
+        lane=lane,
+        priority=priority,
+        tags=tags,
+        limits_given=limits,
+        max_repairs=max_repairs,
+        not_before=not_before,
+    )
+    return task.pk
+
+
+def get(task_id: UUID | str) -> dict[str, Any]:
+    """The Task JSON, times as datetimes. Raises TaskNotFound."""
+    return queries.show_task(UUID(str(task_id)))
+
+
+def cancel(task_id: UUID | str, reason: str = "", *, actor: Actor = SYSTEM) -> None:
+    """Ask a task to end; at once unless a worker holds it. Raises TaskNotFound, WrongStatus."""
+    cancel_task(UUID(str(task_id)), actor=actor, reason=reason)
+
+
+def answer(
+    approval_id: UUID | str,
+    decision: str,
+    *,
+    actor: Actor,
+    digest: str,
+    values: Mapping[str, Any] | None = None,
+    comment: str = "",
+) -> Approval:
+    """Decide: approve, reject or send_back what `digest` says was shown.
+
+    Raises NotFound, ApprovalClosed, DigestMismatch, NotAllowed, InvalidInput.
+    """
+    return decide_approval(
+        UUID(str(approval_id)),
+        decision=decision,
+        actor=actor,
+        values=values,
+        comment=comment,
+        digest=digest,
+    )
+
+
+def find_workflow(name: str, version: str | None = None) -> Workflow:
+    """The workflow that this process knows, or a stand-in for one that a live worker knows.
+
+    A stand-in has the steps' names and the digest and takes any JSON object: the worker checks
+    the input when it runs. Raises UnknownWorkflow.
+    """
+    try:
+        return registry.get(name, version)
+    except UnknownWorkflow:
+        fleet = queries.load_fleet()
+        wanted = version or fleet.find_version(name)
+        known = fleet.knows.get((name, wanted)) if wanted else None
+        if known is None or wanted is None:
+            raise
+        return _Described(name, wanted, known.steps, known.digest)
