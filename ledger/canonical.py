@@ -1,0 +1,83 @@
+"""One JSON for both databases: what may be stored, its canonical bytes and its digest.
+
+PostgreSQL refuses NUL, NaN and lone surrogates where SQLite stores them, so the stricter rule
+holds everywhere and a value that one database takes is taken by the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+from ledger.errors import Unserialisable
+
+MAX_DEPTH = 64
+"""Levels of nesting. Python's own limit moves with its version, ours does not."""
+
+MAX_TEXT = 16_384
+"""Characters of a text that a person did not write (errors, log tails, notes)."""
+
+
+def check_json(value: Any, path: str = "value", depth: int = 0) -> None:
+    """Raise Unserialisable, naming the path, unless every part of `value` can be stored."""
+    if depth > MAX_DEPTH:
+        raise Unserialisable(path, f"is nested deeper than {MAX_DEPTH} levels")
+    if value is None or isinstance(value, bool):
+        return
+    if isinstance(value, str):
+        _check_text(value, path)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise Unserialisable(path, f"{value} is not a JSON number")
+    elif isinstance(value, int):
+        if abs(value) >= 10**1000:
+            raise Unserialisable(path, "has more than 1,000 digits")
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise Unserialisable(path, f"the key {key!r:.50} is not a string")
+            _check_text(key, f"{path} (a key)")
+            check_json(part, f"{path}.{key[:50]}", depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for position, part in enumerate(value):
+            check_json(part, f"{path}[{position}]", depth + 1)
+    else:
+        raise Unserialisable(path, f"a {type(value).__name__} is not JSON")
+
+
+def _check_text(text: str, path: str) -> None:
+    if "\x00" in text:
+        raise Unserialisable(path, "contains a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Unserialisable(path, "contains a lone surrogate") from None
+
+
+def dump_json(value: Any, path: str = "value") -> str:
+    """The canonical text of `value`: keys sorted, no spaces, ASCII. Raises Unserialisable."""
+    check_json(value, path)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest_json(value: Any) -> str:
+    """SHA-256 (hex) of the canonical text: the same body gives the same digest."""
+    return hashlib.sha256(dump_json(value).encode()).hexdigest()
+
+
+def clean_text(value: object, limit: int = MAX_TEXT) -> str:
+    """`value` as text that both databases store and a terminal survives, at most `limit` long.
+
+    Never raises, whatever `__str__` does: this is the path on which errors are recorded.
+    """
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except BaseException as error:
+        text = f"<{type(value).__name__} that can't be printed: {type(error).__name__}>"
+    if len(text) > limit:
+        half = limit // 2 - 20
+        text = f"{text[:half]} … {len(text) - 2 * half} characters … {text[-half:]}"
+    text = text.replace("\x00", "\\x00")
+    return text.encode("utf-8", "backslashreplace").decode()

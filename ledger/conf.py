@@ -1,0 +1,111 @@
+"""Tunables: every bound and interval of the engine, with its unit and its default.
+
+Read from Django settings `LONGWATCH_<NAME>` at each `load()`, so tests and embedding projects
+override them as any setting. Nothing is frozen at import.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+NANO = 1_000_000_000
+"""Nano-units in one unit of money."""
+
+RANK_PER_PRIORITY = 60 * 1_000_000
+"""One step of priority is worth this many microseconds of queueing (60 s), so nothing starves."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tunables:
+    """The engine's numbers. Seconds unless the name says otherwise."""
+
+    workers: int = 2
+    lease_seconds: float = 60.0
+    heartbeat_seconds: float = 15.0
+    drain_seconds: float = 300.0
+    slice_seconds: float = 0.25  # how long a worker goes on with one task before it looks around
+    stall_seconds: float = 600.0
+    wedge_seconds: float = 30.0  # a new worker without a ticket for so long asks for a restart
+    ticket_seconds: float = 45.0  # life of one resident ticket
+    recycle_tickets: int = 2000  # a worker is replaced after so many tickets: about a day
+    recycle_mb: int = 0  # or once it has been larger than this; 0 is never
+    unit_margin_seconds: float = 5.0  # from a unit's soft stop to its hard stop
+    undo_seconds: float = 8.0
+
+    retries: int = 3
+    unit_seconds: float = 900.0
+    max_reclaims: int = 3
+    max_releases: int = 100
+    max_repairs: int = 3
+    limit_units: int = 10_000
+    limit_tokens: int = 10_000_000
+    limit_cost: str = "100.00"
+    wall_seconds: float = 7 * 86_400.0
+    approval_seconds: float = 7 * 86_400.0
+
+    input_bytes: int = 262_144
+    inline_output_bytes: int = 65_536
+    inline_progress_bytes: int = 262_144
+    upload_bytes: int = 1_073_741_824
+    archive_bytes: int = 536_870_912
+
+    @property
+    def limit_cost_nano(self) -> int:
+        """The default bound of money, in nano-units."""
+        return parse_money(self.limit_cost, "LONGWATCH_LIMIT_COST")
+
+
+def load() -> Tunables:
+    """The tunables in force. Raises ImproperlyConfigured, naming the setting and the cure."""
+    given: dict[str, Any] = {}
+    for field in dataclasses.fields(Tunables):
+        name = f"LONGWATCH_{field.name.upper()}"
+        value = getattr(settings, name, None)
+        if value is None:
+            continue
+        kind: Any = type(field.default)
+        try:
+            given[field.name] = kind(value)
+        except (TypeError, ValueError):
+            raise ImproperlyConfigured(
+                f"{name} is {value!r}; it takes a {kind.__name__}, by default {field.default}."
+            ) from None
+    tunables = Tunables(**given)
+    if tunables.lease_seconds < 3 * tunables.heartbeat_seconds:
+        raise ImproperlyConfigured(
+            f"LONGWATCH_LEASE_SECONDS ({tunables.lease_seconds:g}) is under three heartbeats of "
+            f"{tunables.heartbeat_seconds:g} s, so a single late beat would lose the lease. "
+            "Raise it, or lower LONGWATCH_HEARTBEAT_SECONDS."
+        )
+    return tunables
+
+
+def parse_money(value: str | int | Decimal, name: str = "cost") -> int:
+    """A decimal amount as integer nano-units. Raises ValueError for what is no amount.
+
+    A float is refused: 0.1 is not a tenth, and sums of money must add up.
+    """
+    if isinstance(value, float):
+        raise ValueError(f"{name}: {value!r} is a float; write a decimal string such as '5.00'")
+    try:
+        amount = Decimal(value)
+        nano = int(amount * NANO)
+    except (InvalidOperation, TypeError, ValueError, OverflowError):
+        raise ValueError(
+            f"{name}: {value!r} is no amount; write a decimal such as '5.00'"
+        ) from None
+    if nano < 0 or nano > 9_000_000_000 * NANO:
+        raise ValueError(f"{name}: {value} is out of range (0 to 9,000,000,000)")
+    return nano
+
+
+def format_money(nano: int) -> str:
+    """Nano-units as a plain decimal string, at least two places: 1_500_000_000 is '1.50'."""
+    text = f"{Decimal(nano) / NANO:.9f}".rstrip("0")
+    whole, _, fraction = text.partition(".")
+    return f"{whole}.{fraction:0<2}"

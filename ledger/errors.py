@@ -1,0 +1,188 @@
+"""The error tree of the ledger: every error owns its message, a stable code and an HTTP status."""
+
+from __future__ import annotations
+
+
+class LedgerError(Exception):
+    """Root of what the ledger raises on purpose.
+
+    `code` is stable and public (problem details carry it); `status` is the HTTP status it maps to.
+    """
+
+    code = "ledger_error"
+    status = 500
+
+
+class LeaseLost(LedgerError):
+    """The caller's fence is overtaken: it holds the task no more and can write nothing to it."""
+
+    code = "lease_lost"
+    status = 409
+
+    def __init__(self, task_id: object, fence: int) -> None:
+        super().__init__(f"The lease of task {task_id} under fence {fence} is lost.")
+
+
+class WrongStatus(LedgerError):
+    """The edge asked for does not leave the status that the task is in."""
+
+    code = "wrong_status"
+    status = 409
+
+    def __init__(self, action: str, status: str, hint: str = "") -> None:
+        super().__init__(f"Can't {action} a task that is {status}.{' ' + hint if hint else ''}")
+        self.current = status
+
+
+class AlreadySettled(LedgerError):
+    """The caller's own write is already in; the first answer stands."""
+
+    code = "already_settled"
+    status = 409
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is already settled.")
+
+
+class StaleRevision(LedgerError):
+    """The task changed since the caller's page or read."""
+
+    code = "stale_revision"
+    status = 409
+
+    def __init__(self, seen: int, current: int) -> None:
+        super().__init__(
+            f"The task has changed since you looked (revision {seen}, now {current}). "
+            "Look again, then decide."
+        )
+
+
+class TaskNotFound(LedgerError):
+    """No task has this id."""
+
+    code = "task_not_found"
+    status = 404
+
+    def __init__(self, task_id: object) -> None:
+        super().__init__(f"There is no task {task_id}.")
+
+
+class NotFound(LedgerError):
+    """No row of this kind has this id."""
+
+    code = "not_found"
+    status = 404
+
+    def __init__(self, kind: str, key: object) -> None:
+        super().__init__(f"There is no {kind} {key}.")
+
+
+class InvalidInput(LedgerError):
+    """Well-formed but refused; `field` is the path of what is wrong, the message names the cure."""
+
+    code = "invalid_input"
+    status = 422
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.reason = message
+
+
+class UnparsableInput(InvalidInput):
+    """Not JSON that both databases can hold: NaN, Infinity, NUL, lone surrogates, depth."""
+
+    code = "unparsable_input"
+    status = 400
+
+
+class PayloadTooLarge(InvalidInput):
+    """Larger than the bound that the message states."""
+
+    code = "payload_too_large"
+    status = 413
+
+
+class UnknownWorkflow(InvalidInput):
+    """Neither this process nor any live worker knows the workflow (or this version of it)."""
+
+    code = "unknown_workflow"
+
+    def __init__(self, name: str, version: str | None = None, known: str = "") -> None:
+        wanted = name if version is None else f"{name} version {version}"
+        super().__init__("workflow", f"nobody knows {wanted}.{' Known: ' + known if known else ''}")
+
+
+class UnknownStep(InvalidInput):
+    """The workflow has no such step."""
+
+    code = "unknown_step"
+
+    def __init__(self, step: object, steps: str) -> None:
+        super().__init__("step", f"there is no step {step!r}; the steps are {steps}.")
+
+
+class IdempotencyConflict(LedgerError):
+    """The key was used by the same submitter with another body."""
+
+    code = "idempotency_conflict"
+    status = 409
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"The idempotency key {key!r} was used with another body. Use a new key for new work."
+        )
+
+
+class ApprovalClosed(LedgerError):
+    """Somebody or something else decided first; the message says who and what."""
+
+    code = "approval_closed"
+    status = 409
+
+    def __init__(self, status: str, by: str = "") -> None:
+        super().__init__(f"This request is already {status}{' by ' + by if by else ''}.")
+        self.current = status
+
+
+class DigestMismatch(LedgerError):
+    """The request changed since it was shown."""
+
+    code = "digest_mismatch"
+    status = 409
+
+    def __init__(self) -> None:
+        super().__init__("The request has changed since you were shown it. Read it again.")
+
+
+class NotAllowed(LedgerError):
+    """The caller may not do this."""
+
+    code = "not_allowed"
+    status = 403
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+
+
+class LimitReached(LedgerError):
+    """A bound of the task is used up; `reason` is the bare code that the task ends with."""
+
+    code = "limit_reached"
+    status = 409
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Unserialisable(LedgerError):
+    """A step's value that JSON (or both databases) can't hold; `path` says where it sits."""
+
+    code = "unserialisable_output"
+    status = 422
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+        self.why = why

@@ -1,0 +1,83 @@
+"""Keeps the lease in hand alive, and tells the running step what befell it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+
+from ledger import sql
+from ledger.conf import Tunables
+from ledger.errors import LedgerError
+from ledger.sql import Claimed, Lease
+from ledger.transitions import holder
+
+LOOK_SECONDS = 0.25
+
+
+@dataclasses.dataclass(slots=True)
+class Held:
+    """One attempt in hand: its lease, its end on this process's monotonic clock, its signs."""
+
+    claimed: Claimed
+    lease: Lease
+    ends: float
+    next_beat: float
+    interrupt: Callable[[str], None] | None = None
+    cancel: bool = False
+    lost: bool = False
+    stop: bool = False
+
+
+class Heart:
+    """Beats for the attempt that this process holds. `tick` is called by the guardian thread.
+
+    A beat of a fence that the main thread has left behind meanwhile is refused and means nothing,
+    so a refusal counts only while the very attempt that was beaten for is still in hand.
+    """
+
+    def __init__(self, owner: str, tunables: Tunables) -> None:
+        self.owner = owner
+        self.tunables = tunables
+        self.held: Held | None = None
+
+    def hold(self, claimed: Claimed, seconds: float) -> Held:
+        """Take an attempt in hand for at most `seconds` plus the margin."""
+        now = time.monotonic()
+        ends = now + seconds + self.tunables.unit_margin_seconds
+        beat = now + self.tunables.heartbeat_seconds
+        self.held = Held(claimed, claimed.lease, ends, beat)
+        return self.held
+
+    def drop(self) -> None:
+        """The attempt is settled."""
+        self.held = None
+
+    def tick(self) -> float:
+        """Beat if it is time; returns when to be called again."""
+        held, now = self.held, time.monotonic()
+        if held is None or held.lost or now < held.next_beat:
+            return LOOK_SECONDS
+        if now > held.ends:
+            return LOOK_SECONDS  # stuck beyond its hard stop: let the lease run out
+        held.next_beat = now + self.tunables.heartbeat_seconds
+        try:
+            beaten = sql.beat_leases(self.owner, [held.lease], self.tunables.lease_seconds)
+        except BaseException:
+            held.next_beat = now
+            raise
+        if beaten:
+            held.cancel = held.cancel or beaten[0].cancel_requested
+        elif self.held is held:
+            held.lost = True
+            if held.interrupt is not None:
+                held.interrupt("lease_lost")
+        return LOOK_SECONDS
+
+    def let_go(self) -> None:
+        """Give the attempt in hand back, uncharged: the process is about to end."""
+        held = self.held
+        if held is not None and not held.lost:
+            with contextlib.suppress(LedgerError):
+                holder.release_task(held.claimed, why="drain")

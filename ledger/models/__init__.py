@@ -1,0 +1,22 @@
+"""The tables. Constraints and indexes live here; behaviour lives in `transitions`."""
+
+from ledger.models.approvals import Approval, ApprovalVote
+from ledger.models.artifacts import Artifact, Blob
+from ledger.models.history import Event, Spend, StepOutput
+from ledger.models.people import ApiToken, AuditEntry
+from ledger.models.task import Task
+from ledger.models.worker import Worker
+
+__all__ = [
+    "ApiToken",
+    "Approval",
+    "ApprovalVote",
+    "Artifact",
+    "AuditEntry",
+    "Blob",
+    "Event",
+    "Spend",
+    "StepOutput",
+    "Task",
+    "Worker",
+]

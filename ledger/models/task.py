@@ -1,0 +1,198 @@
+"""The task: the durable record that everything else hangs on."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from ledger import states
+from ledger.ids import make_id
+
+_LEASED = Q(status=states.RUNNING, lease_until__isnull=False) & ~Q(lease_owner="")
+_NOT_LEASED = ~Q(status=states.RUNNING) & Q(lease_until__isnull=True, lease_owner="")
+_WALL_RUNS = Q(
+    status__in=sorted(states.WALL_RUNS), wall_until__isnull=False, wall_left__isnull=True
+)
+_WALL_STANDS = ~Q(status__in=sorted(states.WALL_RUNS)) & Q(
+    wall_until__isnull=True, wall_left__isnull=False
+)
+_COUNTERS = [
+    "attempts",
+    "reclaims",
+    "releases",
+    "round",
+    "repair_count",
+    "max_repairs",
+    "step_index",
+    "turn",
+    "total_steps",
+    "fence",
+    "used_units",
+    "used_tokens_in",
+    "used_tokens_out",
+    "used_cost",
+    "limit_units",
+    "limit_tokens",
+    "limit_cost",
+    "children_open",
+    "event_seq",
+    "revision",
+    "beat",
+]
+_COUNTERS_OK = Q(*[(f"{name}__gte", 0) for name in _COUNTERS])
+
+
+class Task(models.Model):
+    """What a client submitted: input, position, progress, limits, lease and outcome.
+
+    Money (`*_cost`) is in nano-units, times are the database's, `rank` is microseconds.
+    """
+
+    id = models.UUIDField(primary_key=True, default=make_id, editable=False)
+    workflow = models.CharField(max_length=100)
+    workflow_version = models.CharField(max_length=50)
+    definition_digest = models.CharField(max_length=64)
+    lane = models.CharField(max_length=100, default="default")
+    priority = models.SmallIntegerField(default=0)
+    rank = models.BigIntegerField()
+    title = models.CharField(max_length=200, blank=True, default="")
+    tags = models.JSONField(default=list, blank=True)
+    submitted_by = models.CharField(max_length=200)
+    idempotency_key = models.CharField(max_length=200, null=True, blank=True)  # noqa: DJ001  NULL: no key, exempt from uniqueness
+    body_digest = models.CharField(max_length=64)
+    input = models.JSONField()
+
+    status = models.CharField(max_length=16)
+    status_reason = models.CharField(max_length=40, blank=True, default="")
+    error = models.JSONField(null=True, blank=True)
+    step_index = models.IntegerField(default=0)
+    step_name = models.CharField(max_length=100)
+    turn = models.IntegerField(default=0)
+    total_steps = models.IntegerField()
+    progress = models.JSONField(default=dict, blank=True)
+    progress_done = models.FloatField(null=True, blank=True)
+    progress_total = models.FloatField(null=True, blank=True)
+    progress_note = models.CharField(max_length=500, blank=True, default="")
+    result = models.JSONField(null=True, blank=True)
+    answer = models.JSONField(null=True, blank=True)
+    workspace = models.CharField(max_length=64, blank=True, default="")
+
+    available_at = models.DateTimeField()
+    lease_owner = models.CharField(max_length=200, blank=True, default="")
+    lease_until = models.DateTimeField(null=True, blank=True)
+    fence = models.BigIntegerField(default=0)
+    claimed_at = models.DateTimeField(null=True, blank=True)
+    attempts = models.IntegerField(default=0)
+    reclaims = models.IntegerField(default=0)
+    releases = models.IntegerField(default=0)
+    round = models.IntegerField(default=0)
+    repair_count = models.IntegerField(default=0)
+    max_repairs = models.IntegerField()
+    feedback = models.JSONField(null=True, blank=True)
+
+    limit_units = models.BigIntegerField()
+    limit_tokens = models.BigIntegerField()
+    limit_cost = models.BigIntegerField()
+    limit_wall = models.FloatField()
+    # Exactly one of the two is set: while the wall limit counts it is a point in time, so that
+    # neither a claim nor a checkpoint has to add anything up; while it stands, seconds left.
+    wall_until = models.DateTimeField(null=True, blank=True)
+    wall_left = models.FloatField(null=True, blank=True)
+    deadline_at = models.DateTimeField(null=True, blank=True)
+    used_units = models.BigIntegerField(default=0)
+    used_tokens_in = models.BigIntegerField(default=0)
+    used_tokens_out = models.BigIntegerField(default=0)
+    used_cost = models.BigIntegerField(default=0)
+
+    cancel_requested = models.BooleanField(default=False)
+    cancel_by = models.CharField(max_length=200, blank=True, default="")
+    pause_requested = models.BooleanField(default=False)
+    pause_by = models.CharField(max_length=200, blank=True, default="")
+    stall_after = models.FloatField()
+    last_progress_at = models.DateTimeField()
+    parent = models.ForeignKey(
+        "self", models.PROTECT, null=True, blank=True, related_name="children", db_index=False
+    )
+    children_open = models.IntegerField(default=0)
+    event_seq = models.BigIntegerField(default=0)
+    revision = models.BigIntegerField(default=1)
+    beat = models.BigIntegerField(default=0)
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "longwatch_task"
+        ordering = ("-created_at", "-id")
+        # Nothing that a heartbeat, a report or an in-slice checkpoint writes is indexed, so those
+        # stay heap-only updates on PostgreSQL.
+        indexes = (
+            models.Index(
+                fields=["lane", "workflow", "workflow_version", "rank", "id"],
+                condition=Q(status=states.QUEUED),
+                name="longwatch_task_claim",
+            ),
+            models.Index(
+                fields=["available_at", "id"],
+                condition=Q(status=states.SCHEDULED),
+                name="longwatch_task_due",
+            ),
+            models.Index(
+                fields=["available_at", "id"],
+                condition=Q(status=states.WAITING),
+                name="longwatch_task_waiting",
+            ),
+            models.Index(
+                fields=["id"], condition=Q(status=states.RUNNING), name="longwatch_task_running"
+            ),
+            models.Index(
+                fields=["wall_until"],
+                condition=Q(wall_until__isnull=False),
+                name="longwatch_task_wall",
+            ),
+            models.Index(
+                fields=["deadline_at"],
+                condition=Q(deadline_at__isnull=False, finished_at__isnull=True),
+                name="longwatch_task_deadline",
+            ),
+            models.Index(
+                fields=["parent"],
+                condition=Q(parent__isnull=False),
+                name="longwatch_task_parent",
+            ),
+            models.Index(fields=["created_at", "id"], name="longwatch_task_created"),
+            models.Index(fields=["status", "created_at", "id"], name="longwatch_task_status"),
+        )
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(status__in=states.STATUSES), name="longwatch_task_status_known"
+            ),
+            models.CheckConstraint(
+                condition=_LEASED | _NOT_LEASED, name="longwatch_task_lease_iff_running"
+            ),
+            models.CheckConstraint(
+                condition=Q(status__in=sorted(states.FINISHED), finished_at__isnull=False)
+                | (~Q(status__in=sorted(states.FINISHED)) & Q(finished_at__isnull=True)),
+                name="longwatch_task_finished_iff",
+            ),
+            models.CheckConstraint(
+                condition=_WALL_RUNS | _WALL_STANDS, name="longwatch_task_wall_iff"
+            ),
+            models.CheckConstraint(condition=_COUNTERS_OK, name="longwatch_task_counters"),
+            models.CheckConstraint(
+                condition=Q(repair_count__lte=models.F("round")), name="longwatch_task_rounds"
+            ),
+            models.CheckConstraint(
+                condition=Q(priority__gte=-100, priority__lte=100),
+                name="longwatch_task_priority",
+            ),
+            models.UniqueConstraint(
+                fields=["submitted_by", "idempotency_key"],
+                condition=Q(idempotency_key__isnull=False),
+                name="longwatch_task_key",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.title or self.workflow} ({self.id})"

@@ -1,0 +1,203 @@
+"""The life of one attempt: claim, step, settle, and the loop around it.
+
+An error of the ledger is never a failed step: while the database is away the finished unit is
+kept and written again under the same fence, and only the fence decides whether it still counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ledger import asynchronous, limits, settling, states, workflows
+from ledger.conf import Tunables, load
+from ledger.context import Context
+from ledger.deadlines import UnitStopped, UnitTimeout, unit_deadline
+from ledger.durability import close_left_open
+from ledger.errors import LeaseLost, LedgerError, LimitReached, Unserialisable
+from ledger.failures import describe_failure
+from ledger.guardian import Guardian
+from ledger.heartbeat import Heart
+from ledger.picking import Picker
+from ledger.sql import Claimed, claim_task
+from ledger.sweeper import Sweeper
+from ledger.transitions import holder
+from ledger.workflows import Fail, RetryLater, Step, Workflow
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 1.0
+
+
+class TransactionLeftOpen(Exception):
+    """The step ended inside a transaction that it had opened; it is rolled back."""
+
+
+class Engine:
+    """What one worker process keeps between attempts."""
+
+    def __init__(self, owner: str, tunables: Tunables | None = None) -> None:
+        self.owner = owner
+        self.tunables = tunables or load()
+        self.heart = Heart(owner, self.tunables)
+        self.picker = Picker()
+        self.sweeper = Sweeper(self.tunables)
+        self.stop: Callable[[], bool] = lambda: False
+        self.suspect = False
+        """A statement's outcome is unknown: look for a task that is ours before claiming."""
+        self.units = 0
+        self.slice_ends = 0.0
+
+    def claim(self) -> Claimed | None:
+        """The next task to run, if any; opens its slice."""
+        if self.suspect:
+            found = settling.adopt_running(self.owner)
+            self.suspect = False
+        else:
+            found = None
+        groups = self.picker.choose(fresh=True) if found is None else []
+        found = found or claim_task(self.owner, groups, self.tunables.lease_seconds)
+        self.open_slice()
+        return found
+
+    def open_slice(self) -> None:
+        """From here on the worker goes on with one task for `slice_seconds`."""
+        self.slice_ends = time.monotonic() + self.tunables.slice_seconds
+
+
+_engine: tuple[int, Engine] | None = None
+
+
+def open_engine(owner: str, guardian: Guardian) -> Engine:
+    """This process's engine, its heart and sweeps on the guardian; one for all tickets."""
+    global _engine
+    if _engine is None or _engine[0] != os.getpid():
+        engine = Engine(owner)
+        guardian.on_tick += [engine.heart.tick, engine.sweeper.tick]
+        guardian.on_tick.append(settling.Registration(engine).tick)
+        guardian.let_go = engine.heart.let_go
+        guardian.nudge()
+        _engine = (os.getpid(), engine)
+    return _engine[1]
+
+
+def run_resident(
+    *,
+    owner: str,
+    stop: Callable[[], bool],
+    until: float,
+    guardian: Guardian,
+    idle: Callable[[float], None],
+) -> int:
+    """Run units of any tasks until `stop` or `until` (monotonic); returns how many.
+
+    Idles through `idle`, which a wake-up cuts short. Database errors leave it, and the next
+    ticket begins by looking for what this process still holds.
+    """
+    engine = open_engine(owner, guardian)
+    engine.stop = stop
+    before = engine.units
+    while not stop() and time.monotonic() < until:
+        try:
+            held = engine.claim()
+            while held is not None:
+                held = run_attempt(engine, held)
+        except BaseException:
+            engine.suspect = True
+            engine.heart.drop()
+            raise
+        if not stop():
+            idle(IDLE_SECONDS)
+    return engine.units - before
+
+
+def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
+    """One attempt at one unit, from claim to settle; returns what this worker holds next."""
+    engine.units += 1
+    try:
+        workflow = workflows.get(held.workflow, held.workflow_version)
+        step = workflow.steps[workflow.index_of(held.step_name)]
+    except LedgerError as error:
+        return settling.settle(engine, held, lambda: holder.misfit_task(held, problem=str(error)))
+    if reason := limits.find_exhausted(held):
+        attempt = holder.Attempt(_describe_limit(held, reason))
+        return settling.settle(engine, held, lambda: holder.bury_task(held, attempt, reason))
+    sign = engine.heart.hold(held, step.timeout)
+    ctx = Context(held, workflow, step, sign)
+    try:
+        value = _call_step(step, ctx, engine, sign)
+        outcome = workflows.normalise(value, workflow, step)
+        plan = settling.plan_outcome(engine, held, ctx, workflow, step, outcome)
+    except BaseException as error:
+        plan = _plan_failure(held, ctx, step, error)
+    finally:
+        left_open = close_left_open()
+    if left_open:
+        plan = _plan_failure(held, ctx, step, TransactionLeftOpen("transaction_left_open"))
+    try:
+        return settling.settle(engine, held, plan)
+    finally:
+        engine.heart.drop()
+
+
+def _call_step(step: Step, ctx: Context, engine: Engine, sign: Any) -> Any:
+    """The step's own code, between its soft and its hard stop."""
+    pid = os.getpid()
+    margin = engine.tunables.unit_margin_seconds
+    try:
+        with unit_deadline(step.timeout, margin) as deadline:
+            sign.interrupt = deadline.interrupt
+            return asynchronous.call_step(step, ctx)
+    finally:
+        if os.getpid() != pid:
+            os._exit(0)  # a child that the step forked must not go on as the worker
+        sign.interrupt = None
+
+
+def _plan_failure(
+    held: Claimed, ctx: Context, step: Step, error: BaseException
+) -> Callable[[], Claimed | None]:
+    """What an exception of the step means, as the write that settles it."""
+    attempt = holder.Attempt(
+        describe_failure(error, held), ctx.log.read_tail(), ctx.spent_tokens, ctx.spent_nano
+    )
+    if isinstance(error, UnitStopped):
+        return _plan_stop(held, error.reason)
+    if isinstance(error, UnitTimeout):
+        settling.forget_connections()
+    if isinstance(error, LeaseLost):
+        return lambda: None
+    if isinstance(error, RetryLater):
+        seconds, why = error.seconds, str(error)
+        return lambda: holder.release_task(held, why=why, delay=seconds, retries=step.retries)
+    if isinstance(error, LimitReached):
+        reason = error.reason
+        return lambda: holder.bury_task(held, attempt, reason)
+    if isinstance(error, Unserialisable):
+        return lambda: holder.bury_task(held, attempt, states.UNSERIALISABLE_OUTPUT)
+    if isinstance(error, Fail):
+        return lambda: holder.fail_task(held, attempt)
+    log.warning("%s turn %s of task %s failed: %s", held.step_name, held.turn, held.task_id,
+                attempt.error["type"])  # fmt: skip
+    return lambda: settling.fail_attempt(held, attempt, step)
+
+
+def _plan_stop(held: Claimed, reason: str) -> Callable[[], Claimed | None]:
+    """The unit was ended from outside: nothing to write without a lease, else give it back."""
+    settling.forget_connections()
+    if reason == "lease_lost":
+        return lambda: None
+    return lambda: holder.release_task(held, why=reason)
+
+
+def _describe_limit(held: Claimed, reason: str) -> dict[str, Any]:
+    return {
+        "type": "LimitReached", "message": holder.describe_reason(reason),
+        "step": held.step_name, "turn": held.turn, "attempt": held.attempts,
+    }  # fmt: skip
+
+
+__all__ = ["Engine", "Workflow", "open_engine", "run_attempt", "run_resident"]

@@ -1,0 +1,250 @@
+"""How an attempt's outcome reaches the ledger, and what happens when the database does not answer."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
+
+from ledger import artifacts, canonical, clock, retry, secrets, sql, states, workflows
+from ledger.context import Context
+from ledger.errors import AlreadySettled, LedgerError
+from ledger.failures import describe_failure
+from ledger.models import StepOutput, Task, Worker
+from ledger.sql import Claimed, Unit
+from ledger.transitions import approvals, holder
+from ledger.workflows import Again, AskApproval, Finish, Outcome, Repair, Sleep, Step, Workflow
+
+if TYPE_CHECKING:
+    from ledger.runner import Engine
+
+log = logging.getLogger(__name__)
+
+type Plan = Callable[[], Any]
+"""A write that settles an attempt; returns what the worker holds next (Claimed) or None."""
+
+LONGEST_WAIT = 5.0
+
+
+def plan_outcome(
+    engine: Engine, held: Claimed, ctx: Context, workflow: Workflow, step: Step, outcome: Outcome
+) -> Plan:
+    """The write that `outcome` asks for. Artifacts are stored here, before it.
+
+    Raises Unserialisable, and what the artifact store or the workspace raises.
+    """
+    position = (held.step_index, held.step_name)
+    here = workflow.index_of(step.name)
+    last = here + 1 >= len(workflow.steps)
+    if isinstance(outcome, Again):
+        unit = _make_unit(engine, held, ctx, outcome.data, (*position, held.turn + 1))
+        if outcome.after > 0:
+            return lambda: holder.settle_unit(held, unit, delay=outcome.after)
+        return lambda: _checkpoint(engine, held, unit)
+    if isinstance(outcome, Repair):
+        unit = _make_unit(engine, held, ctx, outcome.data, (*position, held.turn))
+        to = workflow.index_of(outcome.to)
+        feedback = secrets.mask_json(outcome.feedback)
+        canonical.check_json(feedback, "feedback")
+        return lambda: holder.repair_task(
+            held, unit, to_index=to, to_name=workflow.steps[to].name, feedback=feedback
+        )
+    if isinstance(outcome, AskApproval):
+        for name in ("body", "payload", "form", "proposal"):
+            canonical.check_json(getattr(outcome, name), name)
+        unit = _make_unit(engine, held, ctx, outcome.data, (*position, held.turn))
+        return lambda: approvals.ask_approval(held, unit, outcome, workflow) and None
+    if isinstance(outcome, Finish) or last:
+        given = outcome.result if isinstance(outcome, Finish) else None
+        unit = _make_unit(
+            engine, held, ctx, outcome.data, (*position, held.turn), finish=True, result=given
+        )
+        return lambda: _checkpoint(engine, held, unit)
+    following = (here + 1, workflow.steps[here + 1].name, 0)
+    unit = _make_unit(engine, held, ctx, outcome.data, following)
+    if isinstance(outcome, Sleep):
+        delay, until = outcome.seconds or 0.0, outcome.until
+        return lambda: holder.settle_unit(held, unit, delay=delay, until=until)
+    return lambda: _checkpoint(engine, held, unit)
+
+
+def _make_unit(
+    engine: Engine,
+    held: Claimed,
+    ctx: Context,
+    data: dict[str, Any],
+    position: tuple[int, str, int],
+    *,
+    finish: bool = False,
+    result: Any = None,
+) -> Unit:
+    """The unit's rows-to-be: values too large for a row become artifacts, secrets are masked."""
+    tunables = engine.tunables
+    data = secrets.mask_json(data)
+    output = canonical.dump_json(data, "output")
+    if len(output) > tunables.inline_output_bytes:
+        data = artifacts.fit_values(held, data, tunables.inline_output_bytes)
+        output = canonical.dump_json(data, "output")
+    progress = None
+    if data:
+        merged = {**artifacts.open_whole(held.progress, held.task_id), **data}
+        progress = canonical.dump_json(merged, "progress")
+        if len(progress) > tunables.inline_progress_bytes:
+            bound = tunables.inline_progress_bytes
+            merged = artifacts.fit_values(held, merged, bound, "progress")
+            progress = canonical.dump_json(merged, "progress")
+        held.progress = merged
+    text = None
+    if finish:
+        text = output
+        if result is not None:
+            text = canonical.dump_json(secrets.mask_json(result), "result")
+            if len(text) > tunables.inline_output_bytes:
+                text = canonical.dump_json(artifacts.spill(held, "result", result))
+    index, name, turn = position
+    return Unit(
+        output=output, progress=progress, next_index=index, next_name=name, next_turn=turn,
+        log_tail=ctx.log.read_tail(), tokens=ctx.spent_tokens, cost=ctx.spent_nano,
+        workspace=ctx.store_workspace() or "", result=text,
+    )  # fmt: skip
+
+
+def _checkpoint(engine: Engine, held: Claimed, unit: Unit) -> Claimed | None:
+    """The plain course: store and go on, give way past the slice, or complete and claim next."""
+    tunables = engine.tunables
+    leaving = engine.stop()
+    in_slice = time.monotonic() < engine.slice_ends
+    if leaving and unit.result is None:
+        holder.settle_unit(held, unit)
+        return None
+    if leaving:
+        groups: list[sql.Group] | None = []
+    elif in_slice and unit.result is None:
+        groups = None
+    else:
+        groups = engine.picker.choose()
+    settled = sql.checkpoint_unit(held, unit, lease_seconds=tunables.lease_seconds, groups=groups)
+    if settled is None:
+        holder.settle_unit(held, unit)
+        return None
+    if not in_slice or settled.claimed is not None:
+        engine.open_slice()
+    if settled.kept_fence is not None and settled.kept_at is not None:
+        return _go_on(held, unit, settled.kept_fence, settled)
+    return settled.claimed
+
+
+def _go_on(held: Claimed, unit: Unit, fence: int, settled: sql.Settled) -> Claimed:
+    """The same task at its next unit, as the checkpoint left it: no need to read it again."""
+    assert settled.kept_at is not None
+    held.fence, held.started_at = fence, settled.kept_at
+    held.step_index, held.step_name, held.turn = unit.next_index, unit.next_name, unit.next_turn
+    held.attempts = held.reclaims = held.releases = 0
+    held.used_units += 1
+    held.workspace = unit.workspace or held.workspace
+    return held
+
+
+def fail_attempt(held: Claimed, attempt: holder.Attempt, step: Step) -> None:
+    """A charged failure: run again after a backoff, or dead."""
+    backoff = retry.draw_backoff(held.attempts + 1)
+    holder.record_failure(held, attempt, retries=step.retries, backoff=backoff)
+
+
+def settle(engine: Engine, held: Claimed, plan: Plan) -> Claimed | None:
+    """Carry `plan` out, however long the database is away; returns what this worker holds next.
+
+    A commit whose answer was lost may or may not have happened: before each new try the ledger
+    is asked. Refused by the database for good (a value it can't hold) is a failed attempt.
+    """
+    fence = held.fence
+    waited = 0.05
+    while True:
+        try:
+            found = plan()
+            return found if isinstance(found, Claimed) else None
+        except AlreadySettled:
+            return adopt_running(engine.owner)
+        except LedgerError as error:
+            log.info("task %s: %s", held.task_id, error)
+            return None
+        except (OperationalError, InterfaceError) as error:
+            log.warning("task %s: no answer to its settle, trying again: %s", held.task_id, error)
+            engine.suspect = True
+        except DatabaseError as error:
+            _settle_refused(held, error)
+            return None
+        while True:
+            forget_connections()
+            time.sleep(waited * random.uniform(0.5, 1.0))
+            waited = min(LONGEST_WAIT, waited * 2)
+            try:
+                if not _is_ours(held, fence):
+                    return adopt_running(engine.owner)
+                break
+            except (OperationalError, InterfaceError):
+                continue
+
+
+def _settle_refused(held: Claimed, error: DatabaseError) -> None:
+    """The database refuses the write itself: a charged attempt with its words, never a loop."""
+    log.error("task %s: the ledger refused its output: %s", held.task_id, error)
+    attempt = holder.Attempt(describe_failure(error, held))
+    step = workflows.get(held.workflow, held.workflow_version)
+    try:
+        fail_attempt(held, attempt, step.steps[step.index_of(held.step_name)])
+    except (LedgerError, DatabaseError):
+        log.exception("task %s: giving its lease up; it will expire", held.task_id)
+
+
+def _is_ours(held: Claimed, fence: int) -> bool:
+    """True when the settle did not happen: still running under our fence, no output stored."""
+    return (
+        Task.objects.filter(
+            pk=held.task_id, status=states.RUNNING, fence=fence, lease_owner=held.owner
+        ).exists()
+        and not StepOutput.objects.filter(task_id=held.task_id, fence=fence).exists()
+    )
+
+
+def adopt_running(owner: str) -> Claimed | None:
+    """A task that this process claimed without getting to know of it; None without one."""
+    row = Task.objects.filter(status=states.RUNNING, lease_owner=owner).order_by("id").first()
+    return None if row is None else sql.read_task(row)
+
+
+def forget_connections() -> None:
+    """Close what an asynchronous exception or an outage may have left in an unknown state."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
+
+
+class Registration:
+    """Keeps this process's row among the workers fresh; called by the guardian thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._due = 0.0
+
+    def tick(self) -> float:
+        """Write the row if a heartbeat has passed; seconds until the next time."""
+        wait = self._due - time.monotonic()
+        if wait > 0:
+            return wait
+        host, pid, _ = self.engine.owner.rsplit(":", 2)
+        facts = {
+            "host": host[:100], "pid": int(pid), "seen_at": clock.now(),
+            "knows": sorted(workflows.known()), "units": self.engine.units,
+            "draining": self.engine.stop(),
+        }  # fmt: skip
+        if not Worker.objects.filter(owner=self.engine.owner).update(**facts):
+            Worker.objects.bulk_create(
+                [Worker(owner=self.engine.owner, started_at=clock.now(), **facts)]
+            )
+        self._due = time.monotonic() + self.engine.tunables.heartbeat_seconds
+        return self.engine.tunables.heartbeat_seconds

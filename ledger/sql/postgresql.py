@@ -1,0 +1,232 @@
+"""The hot statements on PostgreSQL: one statement each, prepared on the worker's connection."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from django.db import connection
+
+from ledger import clock
+from ledger.sql.columns import CLAIM_COLUMNS
+
+if TYPE_CHECKING:
+    from ledger.sql import Claimed, Group, Lease, Unit
+
+CHANNEL = "longwatch"
+
+HEADS_PER_GROUP = 16
+"""Candidates of a group: more than the rows that other workers can hold locked at one instant."""
+
+GUARD = (
+    "t.id = %(id)s AND t.status = 'running' AND t.fence = %(fence)s AND t.lease_owner = %(owner)s"
+)
+
+# The next unit may start: no flag, and every limit has something left. A limit of 0 tokens or
+# money forbids spending, not running, hence greatest(…, 1).
+PLAIN = """NOT t.cancel_requested AND NOT t.pause_requested
+  AND t.used_units + 1 < t.limit_units
+  AND t.used_tokens_in + t.used_tokens_out < greatest(t.limit_tokens, 1)
+  AND t.used_cost < greatest(t.limit_cost, 1)
+  AND t.wall_until > {now} AND (t.deadline_at IS NULL OR t.deadline_at > {now})"""
+
+# What a finished unit changes on its task whatever comes next. Nothing here is indexed.
+ADVANCE = """step_index = %(next_index)s, step_name = %(next_name)s, turn = %(next_turn)s,
+  progress = coalesce(%(progress)s::jsonb, t.progress),
+  workspace = CASE WHEN %(workspace)s = '' THEN t.workspace ELSE %(workspace)s END,
+  attempts = 0, reclaims = 0, releases = 0, used_units = t.used_units + 1,
+  revision = t.revision + 1, last_progress_at = {now}, updated_at = {now}"""
+
+STORE = """INSERT INTO longwatch_step_output (task_id, seq, round, step_index, step_name, turn,
+    output, started_at, finished_at, worker, fence, tokens, cost, log_tail, workspace)
+  SELECT id, seq, %(round)s, %(step_index)s, %(step_name)s, %(turn)s, %(output)s::jsonb,
+    %(started_at)s, {now}, %(owner)s, %(fence)s, %(tokens)s, %(cost)s, %(log_tail)s, %(workspace)s
+  FROM {source}"""
+
+KEEP = """
+WITH me AS (
+  UPDATE longwatch_task t SET {advance}, fence = t.fence + 1, event_seq = t.event_seq + 1,
+    lease_until = {lease}, claimed_at = {now}
+  WHERE {guard} AND {plain}
+  RETURNING t.id, t.fence, t.claimed_at, t.event_seq AS seq),
+stored AS ({store})
+SELECT fence, claimed_at FROM me"""
+
+PICK = """SELECT t.id, t.rank, t.lane FROM longwatch_task t JOIN (
+    SELECT h.id, g.place FROM unnest(%(lanes)s::text[], %(workflows)s::text[], %(versions)s::text[],
+        %(places)s::int[]) AS g(lane, workflow, version, place)
+    CROSS JOIN LATERAL (
+      SELECT q.id, q.rank FROM longwatch_task q WHERE q.status = 'queued' AND q.lane = g.lane
+        AND q.workflow = g.workflow AND q.workflow_version = g.version
+      ORDER BY q.rank, q.id LIMIT {heads}) h
+    ORDER BY g.place, h.rank, h.id LIMIT {heads}) c ON c.id = t.id
+  WHERE t.status = 'queued' {when}
+  ORDER BY c.place, t.rank, t.id LIMIT 1 FOR UPDATE OF t SKIP LOCKED"""
+
+TAKE = """status = 'running', status_reason = '', fence = t.fence + 1, lease_owner = %(owner)s,
+  lease_until = {lease}, claimed_at = {now}, started_at = coalesce(t.started_at, {now}),
+  last_progress_at = {now}, updated_at = {now}, revision = t.revision + 1"""
+
+CLAIM = """
+WITH pick AS MATERIALIZED ({pick})
+UPDATE longwatch_task t SET {take} FROM pick WHERE t.id = pick.id RETURNING {columns}"""
+
+# The shape that holds under races: `me` locks the own row and is all that may block; `pick` runs
+# after it and skips what others hold; nothing after `pick` can wait for anyone.
+SETTLE = """
+WITH me AS MATERIALIZED (
+  SELECT t.id, t.lane, {micros} - t.priority * 60000000::bigint AS place FROM longwatch_task t
+  WHERE {guard} AND (%(finish)s OR ({plain})) FOR UPDATE),
+pick AS MATERIALIZED ({pick}),
+keep AS MATERIALIZED (
+  SELECT me.id, me.place, NOT %(finish)s AND NOT EXISTS (
+    SELECT 1 FROM pick WHERE pick.lane <> me.lane OR pick.rank < me.place) AS stays FROM me),
+settled AS (
+  UPDATE longwatch_task t SET {advance}, event_seq = t.event_seq + 1 + %(finish)s::int,
+    status = CASE WHEN %(finish)s THEN 'completed' WHEN k.stays THEN 'running' ELSE 'queued' END,
+    result = CASE WHEN %(finish)s THEN %(result)s::jsonb ELSE t.result END,
+    error = CASE WHEN %(finish)s THEN NULL ELSE t.error END,
+    fence = t.fence + k.stays::int,
+    lease_owner = CASE WHEN k.stays THEN t.lease_owner ELSE '' END,
+    lease_until = CASE WHEN k.stays THEN {lease} END,
+    claimed_at = CASE WHEN k.stays THEN {now} ELSE t.claimed_at END,
+    rank = CASE WHEN k.stays OR %(finish)s THEN t.rank ELSE k.place END,
+    available_at = CASE WHEN k.stays OR %(finish)s THEN t.available_at ELSE {now} END,
+    finished_at = CASE WHEN %(finish)s THEN {now} END,
+    cancel_requested = t.cancel_requested AND NOT %(finish)s,
+    pause_requested = t.pause_requested AND NOT %(finish)s,
+    wall_left = CASE WHEN %(finish)s THEN extract(epoch FROM t.wall_until - {now}) END,
+    wall_until = CASE WHEN NOT %(finish)s THEN t.wall_until END
+  FROM keep k WHERE t.id = k.id
+  RETURNING t.id, t.fence, t.claimed_at, k.stays, t.status,
+    t.event_seq - %(finish)s::int AS seq),
+stored AS ({store}),
+ended AS (
+  INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, turn, fence, data)
+  SELECT id, seq + 1, {now}, 'completed', 'worker:' || %(owner)s, %(step_name)s, %(turn)s,
+    %(fence)s, '{{}}'::jsonb FROM settled WHERE %(finish)s),
+taken AS (
+  UPDATE longwatch_task t SET {take} FROM pick, keep WHERE t.id = pick.id AND NOT keep.stays
+  RETURNING {columns})
+SELECT CASE WHEN s.stays THEN s.fence END, CASE WHEN s.stays THEN s.claimed_at END, taken.*,
+  CASE WHEN s.status = 'queued' THEN pg_notify('{channel}', '')::text END
+FROM settled s LEFT JOIN taken ON true"""
+
+BEAT = """
+UPDATE longwatch_task t SET lease_until = {lease}, beat = t.beat + 1
+FROM unnest(%(ids)s::uuid[], %(fences)s::bigint[]) AS b(id, fence)
+WHERE t.id = b.id AND t.status = 'running' AND t.fence = b.fence AND t.lease_owner = %(owner)s
+RETURNING t.id, t.fence, t.cancel_requested"""
+
+GROUPS = """
+WITH RECURSIVE g AS (
+  (SELECT lane, workflow, workflow_version FROM longwatch_task WHERE status = 'queued'
+   ORDER BY lane, workflow, workflow_version LIMIT 1)
+  UNION ALL
+  SELECT n.lane, n.workflow, n.workflow_version FROM g CROSS JOIN LATERAL (
+    SELECT q.lane, q.workflow, q.workflow_version FROM longwatch_task q WHERE q.status = 'queued'
+      AND (q.lane, q.workflow, q.workflow_version) > (g.lane, g.workflow, g.workflow_version)
+    ORDER BY q.lane, q.workflow, q.workflow_version LIMIT 1) n)
+SELECT lane, workflow, workflow_version FROM g"""
+
+
+@functools.lru_cache(maxsize=64)
+def _write(name: str, offset: float) -> str:
+    """The text of a statement; `offset` keys the cache because tests move the clock."""
+    now = clock.fragment("postgresql")
+    lease = clock.fragment("postgresql", "%(lease)s")
+    advance, plain = ADVANCE.format(now=now), PLAIN.format(now=now)
+    take = TAKE.format(now=now, lease=lease)
+    columns = ", ".join(f"t.{column}" for column in CLAIM_COLUMNS)
+    alone = PICK.format(heads=HEADS_PER_GROUP, when="")
+    after_me = PICK.format(heads=HEADS_PER_GROUP, when="AND (SELECT count(*) FROM me) = 1")
+    common = {"now": now, "lease": lease, "advance": advance, "plain": plain, "guard": GUARD}
+    texts = {
+        "keep": KEEP.format(**common, store=STORE.format(now=now, source="me")),
+        "claim": CLAIM.format(pick=alone, take=take, columns=columns),
+        "settle": SETTLE.format(
+            **common,
+            pick=after_me,
+            take=take,
+            columns=columns,
+            channel=CHANNEL,
+            store=STORE.format(now=now, source="settled"),
+            micros=clock.micros_fragment("postgresql"),
+        ),
+        "beat": BEAT.format(lease=lease),
+        "groups": GROUPS,
+    }
+    return texts[name]
+
+
+def _execute(name: str, params: dict[str, Any]) -> psycopg.Cursor[Any]:
+    """Run a hot statement prepared, on Django's own connection and in its transaction, if any.
+
+    Django's cursor binds on the client, which can't be prepared; planning the settle statement
+    anew each time costs more than running it.
+    """
+    connection.ensure_connection()
+    raw = connection.connection
+    if raw.prepare_threshold is None:
+        raw.prepare_threshold = 2
+    cursor: psycopg.Cursor[Any] = psycopg.Cursor(raw)
+    with connection.wrap_database_errors:
+        cursor.execute(_write(name, clock.offset), params)
+    return cursor
+
+
+def _group_params(groups: Sequence[Group]) -> dict[str, Any]:
+    lanes = list(dict.fromkeys(group[0] for group in groups))
+    return {
+        "lanes": [g[0] for g in groups],
+        "workflows": [g[1] for g in groups],
+        "versions": [g[2] for g in groups],
+        "places": [lanes.index(g[0]) for g in groups],
+    }
+
+
+def claim(*, owner: str, groups: Sequence[Group], lease: float) -> Sequence[Any] | None:
+    """See `ledger.sql.claim_task`."""
+    params = {"owner": owner, "lease": lease, **_group_params(groups)}
+    return _execute("claim", params).fetchone()
+
+
+def checkpoint(
+    *, held: Claimed, unit: Unit, lease: float, groups: Sequence[Group] | None
+) -> Sequence[Any] | None:
+    """See `ledger.sql.checkpoint_unit`."""
+    params: dict[str, Any] = {
+        "id": held.task_id, "fence": held.fence, "owner": held.owner, "lease": lease,
+        "round": held.round, "step_index": held.step_index, "step_name": held.step_name,
+        "turn": held.turn, "started_at": held.started_at, "output": unit.output,
+        "progress": unit.progress, "next_index": unit.next_index, "next_name": unit.next_name,
+        "next_turn": unit.next_turn, "log_tail": unit.log_tail, "tokens": unit.tokens,
+        "cost": unit.cost, "workspace": unit.workspace,
+    }  # fmt: skip
+    if groups is None and unit.result is None:
+        return _execute("keep", params).fetchone()
+    params |= {"finish": unit.result is not None, "result": unit.result}
+    row = _execute("settle", params | _group_params(groups or ())).fetchone()
+    return None if row is None else row[:-1]
+
+
+def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, ...]]:
+    """See `ledger.sql.beat_leases`."""
+    params = {
+        "owner": owner, "lease": lease,
+        "ids": [h.task_id for h in held], "fences": [h.fence for h in held],
+    }  # fmt: skip
+    return _execute("beat", params).fetchall()
+
+
+def groups() -> list[tuple[Any, ...]]:
+    """See `ledger.sql.list_groups`."""
+    return _execute("groups", {}).fetchall()
+
+
+def wake() -> None:
+    """NOTIFY in the caller's transaction: delivered at its commit, never before."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])

@@ -1,0 +1,114 @@
+"""Statuses of a task, their reasons, and every edge between them.
+
+`EDGES` is the whole state machine: `transitions/` has one function per edge, named here, and
+docs/state-machine.md repeats the table for people; a test compares the three.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+QUEUED = "queued"
+SCHEDULED = "scheduled"
+RUNNING = "running"
+WAITING = "waiting"
+PAUSED = "paused"
+COMPLETED = "completed"
+FAILED = "failed"
+DEAD = "dead"
+CANCELLED = "cancelled"
+
+STATUSES = (QUEUED, SCHEDULED, RUNNING, WAITING, PAUSED, COMPLETED, FAILED, DEAD, CANCELLED)
+FINISHED = frozenset({COMPLETED, FAILED, DEAD, CANCELLED})
+"""Ended. `failed` and `dead` are left only by an operator, the others never."""
+FINAL = frozenset({COMPLETED, CANCELLED})
+UNFINISHED = frozenset(STATUSES) - FINISHED
+WALL_RUNS = frozenset({QUEUED, RUNNING, SCHEDULED})
+"""Statuses in which the wall-time limit counts; never while people or a pause hold the task."""
+
+# Reasons: bare codes, the same on both databases. The text is in Task.error.
+RETRIES_EXHAUSTED = "retries_exhausted"
+RECLAIMS_EXHAUSTED = "reclaims_exhausted"
+REPAIRS_EXHAUSTED = "repairs_exhausted"
+LIMIT_UNITS = "limit_units"
+LIMIT_TOKENS = "limit_tokens"
+LIMIT_COST = "limit_cost"
+LIMIT_WALL = "limit_wall"
+LIMIT_DEADLINE = "limit_deadline"
+APPROVAL_EXPIRED = "approval_expired"
+UNSERIALISABLE_OUTPUT = "unserialisable_output"
+WORKFLOW_FAILED = "workflow_failed"
+APPROVAL_REJECTED = "approval_rejected"
+APPROVAL = "approval"
+DECIDED = "decided"
+SIGNAL = "signal"
+CHILDREN = "children"
+BACKOFF = "backoff"
+SLEEP = "sleep"
+NOT_BEFORE = "not_before"
+RELEASED = "released"
+PAUSED_BY_OPERATOR = "paused_by_operator"
+VERSION_MISFIT = "version_misfit"
+CANCELLED_BY_OPERATOR = "cancelled_by_operator"
+CANCELLED_BY_PARENT = "cancelled_by_parent"
+COMPENSATING = "compensating"
+
+LIMIT_REASONS = frozenset({LIMIT_UNITS, LIMIT_TOKENS, LIMIT_COST, LIMIT_WALL, LIMIT_DEADLINE})
+
+
+class Edge(NamedTuple):
+    """One arrow of the diagram: `function` of `transitions/` moves `source` to `target`."""
+
+    function: str
+    source: str
+    target: str
+    by: str
+
+
+def _edges(function: str, sources: str, targets: str, by: str) -> list[Edge]:
+    return [Edge(function, s, t, by) for s in sources.split() for t in targets.split()]
+
+
+def _loops(function: str, sources: str, by: str) -> list[Edge]:
+    return [Edge(function, s, s, by) for s in sources.split()]
+
+
+_UNHELD = "queued scheduled waiting paused"
+
+EDGES: tuple[Edge, ...] = (
+    Edge("submit_task", "", QUEUED, "client"),
+    Edge("submit_task", "", SCHEDULED, "client"),
+    *_edges("claim_task", QUEUED, RUNNING, "worker"),
+    *_edges("checkpoint_unit", RUNNING, "running queued completed", "holder"),
+    *_edges("settle_unit", RUNNING, "queued scheduled paused cancelled dead", "holder"),
+    *_edges("ask_approval", RUNNING, "waiting cancelled", "holder"),
+    *_edges("fail_task", RUNNING, FAILED, "holder"),
+    *_edges("bury_task", RUNNING, DEAD, "holder"),
+    *_edges("record_failure", RUNNING, "scheduled paused cancelled dead", "holder"),
+    *_edges("repair_task", RUNNING, "queued paused cancelled dead", "holder"),
+    *_edges("release_task", RUNNING, "queued scheduled paused cancelled dead", "holder"),
+    *_edges("misfit_task", RUNNING, PAUSED, "holder"),
+    *_edges("reclaim_task", RUNNING, "queued paused cancelled dead", "sweeper"),
+    *_edges("promote_task", SCHEDULED, "queued paused", "sweeper"),
+    *_edges("apply_decision", WAITING, "queued paused completed failed", "sweeper"),
+    *_edges("expire_approval", WAITING, "queued paused failed dead", "sweeper"),
+    *_edges("enforce_limit", _UNHELD, DEAD, "sweeper"),
+    *_loops("decide_approval", WAITING, "approver"),
+    *_loops("undo_decision", WAITING, "approver"),
+    *_edges("cancel_task", f"{_UNHELD} failed dead", CANCELLED, "operator"),
+    *_loops("cancel_task", RUNNING, "operator"),
+    *_edges("stop_task", RUNNING, CANCELLED, "operator"),
+    *_edges("pause_task", QUEUED, PAUSED, "operator"),
+    *_loops("pause_task", "running scheduled waiting", "operator"),
+    *_edges("resume_task", PAUSED, QUEUED, "operator"),
+    *_loops("resume_task", "running scheduled waiting", "operator"),
+    *_edges("retry_task", "scheduled failed dead running", QUEUED, "operator"),
+    *_edges("restart_task", f"{_UNHELD} running failed dead", QUEUED, "operator"),
+    *_edges("extend_limits", DEAD, QUEUED, "operator"),
+    *_loops("extend_limits", f"{_UNHELD} running", "operator"),
+)
+
+
+def allow_edge(function: str, source: str, target: str) -> bool:
+    """True when the diagram has this arrow."""
+    return any(e.function == function and e.source == source and e.target == target for e in EDGES)

@@ -1,0 +1,132 @@
+"""What time does to tasks: reclaim, promote, apply, expire, enforce. Any process may sweep.
+
+One cheap look decides what there is to do, so an idle product asks the database one question a
+second and writes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import time
+from typing import Any
+
+from django.db import connection
+
+from ledger import clock, conf
+from ledger.conf import Tunables
+from ledger.transitions import sweeps
+
+MAX_SECONDS = 1.0
+"""Longest time between two looks."""
+
+MIN_SECONDS = 0.005
+
+_LOOK = """SELECT {now},
+  (SELECT min(available_at) FROM longwatch_task WHERE status = 'scheduled'),
+  (SELECT min(available_at) FROM longwatch_task
+    WHERE status = 'waiting' AND status_reason = 'decided'),
+  (SELECT min(expires_at) FROM longwatch_approval WHERE status = 'open'),
+  (SELECT min(wall_until) FROM longwatch_task
+    WHERE wall_until IS NOT NULL AND status IN ('queued', 'scheduled')),
+  (SELECT min(deadline_at) FROM longwatch_task
+    WHERE deadline_at IS NOT NULL AND finished_at IS NULL AND status <> 'running'),
+  (SELECT min(lease_until) FROM longwatch_task WHERE status = 'running'),
+  (SELECT max(lease_until) FROM longwatch_task WHERE status = 'running')"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Swept:
+    """How many tasks each sweep moved."""
+
+    reclaimed: int = 0
+    promoted: int = 0
+    applied: int = 0
+    expired: int = 0
+    enforced: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Due:
+    """The earliest time of each kind, and the database's time now."""
+
+    now: dt.datetime
+    scheduled: dt.datetime | None
+    decided: dt.datetime | None
+    expiry: dt.datetime | None
+    wall: dt.datetime | None
+    deadline: dt.datetime | None
+    lease: dt.datetime | None
+    last_lease: dt.datetime | None
+
+    def seconds_left(self) -> float:
+        """Until the next of them, at most MAX_SECONDS, by the database's clock."""
+        times = (self.scheduled, self.decided, self.expiry, self.wall, self.deadline, self.lease)
+        left = [(moment - self.now).total_seconds() for moment in times if moment is not None]
+        # A lease that is over is no reason to hurry: it waits for contact, or for its sweeper.
+        ahead = [seconds for seconds in left if seconds > 0]
+        return min([MAX_SECONDS, *ahead])
+
+
+def look_ahead() -> Due:
+    """When there is something to sweep: one statement over partial indexes."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LOOK.format(now=clock.fragment(connection.vendor)).replace("%", "%%"), [])
+        row = cursor.fetchone()
+    now, *times = [None if value is None else clock.parse(value) for value in row]
+    assert now is not None
+    return Due(now, *times)
+
+
+def sweep(limit: int = 100, *, reclaim: bool = True, due: Due | None = None) -> Swept:
+    """Move what is due, at most `limit` tasks of each kind. Safe from any number of processes."""
+    due = due or look_ahead()
+    lease_seconds = conf.load().lease_seconds
+
+    def is_over(moment: dt.datetime | None) -> bool:
+        return moment is not None and moment <= due.now
+
+    horizon = due.now + dt.timedelta(seconds=2 * lease_seconds)
+    stepped_back = due.last_lease is not None and due.last_lease > horizon
+    reclaimed = 0
+    if reclaim and (is_over(due.lease) or stepped_back):
+        expired = sweeps.find_expired(lease_seconds, limit)
+        reclaimed = sum(sweeps.reclaim_task(key, lease_seconds) is not None for key in expired)
+    return Swept(
+        reclaimed=reclaimed,
+        promoted=sweeps.promote_due(limit) if is_over(due.scheduled) else 0,
+        applied=sweeps.apply_decisions(limit) if is_over(due.decided) else 0,
+        expired=sweeps.expire_approvals(limit) if is_over(due.expiry) else 0,
+        enforced=(
+            sweeps.enforce_limits(limit) if is_over(due.wall) or is_over(due.deadline) else 0
+        ),
+    )
+
+
+class Sweeper:
+    """A process's sweeping, called by its guardian thread.
+
+    It reclaims only after two heartbeat intervals of unbroken contact with the database, at its
+    own start as well: after an outage every holder has had the time to beat again.
+    """
+
+    def __init__(self, tunables: Tunables) -> None:
+        self.patience = 2 * tunables.heartbeat_seconds
+        self._contact_since: float | None = None
+        self._next_due = 0.0
+
+    def tick(self) -> float:
+        """Sweep; returns in how many seconds to be called again. Raises what the database does."""
+        now = time.monotonic()
+        if now < self._next_due:
+            return self._next_due - now
+        since, self._contact_since = self._contact_since, None
+        due = look_ahead()
+        since = now if since is None else since
+        swept: Any = sweep(due=due, reclaim=now - since >= self.patience)
+        self._contact_since = since
+        # A full batch leaves more to do at once.
+        wait = MIN_SECONDS if max(dataclasses.astuple(swept)) >= 100 else due.seconds_left()
+        wait = max(MIN_SECONDS, wait)
+        self._next_due = time.monotonic() + wait
+        return wait

@@ -1,0 +1,325 @@
+"""Questions to people: ask, answer, undo, apply, expire. Waiting holds no lease and no worker."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+
+from ledger import canonical, conf, states
+from ledger.errors import (
+    ApprovalClosed,
+    DigestMismatch,
+    InvalidInput,
+    NotAllowed,
+    NotFound,
+    UnparsableInput,
+    Unserialisable,
+    WrongStatus,
+)
+from ledger.events import SYSTEM, Actor, record_event
+from ledger.models import Approval, ApprovalVote, StepOutput, Task
+from ledger.models import approvals as kinds
+from ledger.sql import Claimed, Unit
+from ledger.transitions.holder import leave_running, store_unit, supersede_outputs
+from ledger.transitions.moves import (
+    lock_held,
+    lock_task,
+    make_error,
+    move_task,
+    update_row,
+)
+from ledger.workflows import AskApproval, Workflow
+
+DECISIONS = {"approve": kinds.APPROVED, "reject": kinds.REJECTED, "send_back": kinds.SENT_BACK}
+RISKY = ("high",)
+
+
+def ask_approval(
+    held: Claimed, unit: Unit, ask: AskApproval, workflow: Workflow
+) -> Approval | None:
+    """running -> waiting (approval): the output, the question and the release are one commit.
+
+    Closes an open question of the task. The task stays at the step that asks until the decision
+    is applied. Returns None when the task was asked to cancel meanwhile.
+    """
+    with lock_held(held.lease, "approval request") as (task, now):
+        fields = store_unit(task, held, unit, now)
+        here = {"step_index": task.step_index, "step_name": task.step_name, "turn": task.turn}
+        fields |= here
+        void_open_approval(task, Actor("worker", held.owner), now, "asked again")
+        if task.cancel_requested:
+            leave_running(task, held, now, "ask_approval", states.CANCELLED,
+                   states.CANCELLED_BY_OPERATOR, 0, fields)  # fmt: skip
+            return None
+        names = [step.name for step in workflow.steps]
+        seconds = ask.expires if ask.expires is not None else conf.load().approval_seconds
+        request = Approval.objects.create(
+            task=task, step=task.step_name, step_index=task.step_index, turn=task.turn,
+            round=task.round, subject=canonical.clean_text(ask.subject, 500), body=ask.body,
+            payload=ask.payload, risk=ask.risk, outside_effect=ask.outside_effect,
+            money=ask.money, form=ask.form, proposal=ask.proposal,
+            digest=digest_request(ask), self_approval=workflow.self_approval, then=ask.then,
+            next_step=names[task.step_index + 1] if len(names) > task.step_index + 1 else "",
+            steps=names,
+            send_back_to=str(ask.send_back_to or ""), on_reject=str(ask.on_reject),
+            on_expiry=str(ask.on_expiry), requested_at=now,
+            expires_at=now + dt.timedelta(seconds=seconds),
+        )  # fmt: skip
+        record_event(task, "approval_requested", Actor("worker", held.owner), now,
+                     approval=str(request.id), subject=request.subject, risk=request.risk,
+                     expires_at=request.expires_at.isoformat())  # fmt: skip
+        move_task(task, now, "ask_approval", states.WAITING, reason=states.APPROVAL,
+                  by_holder=True, **fields)  # fmt: skip
+        return request
+
+
+def digest_request(ask: AskApproval) -> str:
+    """SHA-256 of what people are shown; an answer carries it, so nobody approves unseen text."""
+    return canonical.digest_json(
+        [ask.subject, ask.body, ask.payload, ask.form, ask.proposal, ask.risk]
+    )
+
+
+def void_open_approval(task: Task, actor: Actor, now: dt.datetime, why: str) -> None:
+    """Close the open question of a locked task, and one that is decided but not yet applied."""
+    pending = Approval.objects.filter(task=task).filter(
+        Q(status=kinds.OPEN) | Q(applied_at__isnull=True, status__in=list(DECISIONS.values()))
+    )
+    for request in pending.select_for_update():
+        Approval.objects.filter(pk=request.pk).update(
+            status=kinds.VOID, decided_at=now, decided_by=str(actor), comment=why
+        )
+        record_event(task, "approval_voided", actor, now, approval=str(request.id), why=why)
+
+
+def decide_approval(
+    approval_id: UUID | str,
+    *,
+    decision: str,
+    actor: Actor,
+    digest: str,
+    values: Any = None,
+    comment: str = "",
+    undo_seconds: float = 0.0,
+) -> Approval:
+    """waiting -> waiting (decided): a person's vote; the last one needed decides.
+
+    With `undo_seconds` the task acts on it only then (never for high risk, money or an outside
+    effect: there it acts at once). Raises ApprovalClosed telling who decided what, DigestMismatch,
+    NotAllowed, InvalidInput, NotFound. The deadline is read after the row lock, so it holds with
+    every sweeper stopped.
+    """
+    request = _find_request(approval_id)
+    with lock_task(request.task_id) as (task, now):
+        request = Approval.objects.select_for_update().get(pk=request.pk)
+        _check_open(request, now)
+        _check_answer(request, task, decision, actor, digest, values, comment)
+        ApprovalVote.objects.create(
+            approval=request, by=str(actor), decision=decision, values=values,
+            comment=comment, at=now,
+        )  # fmt: skip
+        record_event(task, "approval_voted", actor, now, approval=str(request.id),
+                     decision=decision, comment=comment)  # fmt: skip
+        votes = ApprovalVote.objects.filter(
+            approval=request, decision="approve", voided_at__isnull=True
+        ).count()
+        if decision == "approve" and votes < request.votes_needed:
+            update_row(task, {"updated_at": now})
+            return request
+        undo = 0.0 if is_irrevocable(request) else undo_seconds
+        _decide(request, task, now, decision, actor, values, comment, undo)
+        return request
+
+
+def is_irrevocable(request: Approval) -> bool:
+    """True when there is no undo window: high risk, money, or an effect outside."""
+    return request.risk in RISKY or request.money or request.outside_effect
+
+
+def _decide(
+    request: Approval, task: Task, now: dt.datetime, decision: str, actor: Actor,
+    values: Any, comment: str, undo: float,
+) -> None:  # fmt: skip
+    request.status, request.decision, request.decided_at = DECISIONS[decision], decision, now
+    request.values, request.comment, request.decided_by = values, comment, str(actor)
+    Approval.objects.filter(pk=request.pk, status=kinds.OPEN).update(
+        status=request.status, decision=decision, values=values, comment=comment,
+        decided_by=str(actor), decided_at=now,
+    )  # fmt: skip
+    record_event(task, "approval_decided", actor, now, approval=str(request.id),
+                 decision=decision, comment=comment, values=values)  # fmt: skip
+    if undo > 0:
+        move_task(task, now, "decide_approval", states.WAITING, reason=states.DECIDED,
+                  available_at=now + dt.timedelta(seconds=undo))  # fmt: skip
+    else:
+        _apply(request, task, now, "apply_decision")
+
+
+def undo_decision(approval_id: UUID | str, *, actor: Actor) -> None:
+    """waiting (decided) -> waiting (approval): only before the decision takes effect."""
+    request = _find_request(approval_id)
+    with lock_task(request.task_id) as (task, now):
+        request = Approval.objects.select_for_update().get(pk=request.pk)
+        late = request.applied_at is not None or task.available_at <= now
+        if task.status_reason != states.DECIDED or late or request.status == kinds.VOID:
+            raise ApprovalClosed(request.status, request.decided_by)
+        Approval.objects.filter(pk=request.pk).update(
+            status=kinds.OPEN, decision="", values=None, comment="", decided_by="",
+            decided_at=None,
+        )  # fmt: skip
+        ApprovalVote.objects.filter(approval=request, voided_at__isnull=True).update(voided_at=now)
+        record_event(task, "approval_undone", actor, now, approval=str(request.id))
+        move_task(task, now, "undo_decision", states.WAITING, reason=states.APPROVAL)
+
+
+def apply_decision(task_id: UUID) -> bool:
+    """waiting (decided) -> what the decision leads to, once its undo window is over."""
+    with lock_task(task_id) as (task, now):
+        if task.status != states.WAITING or task.status_reason != states.DECIDED:
+            return False
+        if task.available_at > now:
+            return False
+        request = (
+            Approval.objects.select_for_update()
+            .filter(task=task, applied_at__isnull=True, status__in=list(DECISIONS.values()))
+            .latest("decided_at")
+        )
+        _apply(request, task, now, "apply_decision")
+        return True
+
+
+def expire_approval(approval_id: UUID) -> bool:
+    """waiting -> dead (approval_expired), or what the workflow says; silence is never a yes."""
+    request = _find_request(approval_id)
+    with lock_task(request.task_id) as (task, now):
+        request = Approval.objects.select_for_update().get(pk=request.pk)
+        if request.status != kinds.OPEN or request.expires_at > now:
+            return False
+        Approval.objects.filter(pk=request.pk).update(
+            status=kinds.EXPIRED, decided_at=now, decided_by=str(SYSTEM), applied_at=now
+        )
+        request.status = kinds.EXPIRED
+        record_event(task, "approval_expired", SYSTEM, now, approval=str(request.id),
+                     consequence=request.on_expiry)  # fmt: skip
+        if task.status == states.WAITING:
+            _apply(request, task, now, "expire_approval")
+        else:
+            update_row(task, {"updated_at": now})
+        return True
+
+
+def _apply(request: Approval, task: Task, now: dt.datetime, edge: str) -> None:
+    """Move a waiting task where the closed `request` leads."""
+    Approval.objects.filter(pk=request.pk).update(applied_at=now)
+    answer = {
+        "decision": request.decision or request.status, "values": request.values,
+        "comment": request.comment, "by": request.decided_by, "approval": str(request.id),
+    }  # fmt: skip
+    fields: dict[str, Any] = {"answer": answer}
+    if request.status == kinds.APPROVED:
+        return _go_on(request, task, now, edge, fields)
+    if request.status == kinds.SENT_BACK:
+        return _go_back(request, task, now, edge, fields, request.send_back_to)
+    rule = request.on_expiry if request.status == kinds.EXPIRED else request.on_reject
+    if request.status == kinds.EXPIRED and rule == "reject":
+        rule = request.on_reject
+    if rule == "dead":
+        return _end(task, now, edge, states.DEAD, states.APPROVAL_EXPIRED, request, fields)
+    if rule == "fail":
+        return _end(task, now, edge, states.FAILED, states.APPROVAL_REJECTED, request, fields)
+    _go_back(request, task, now, edge, fields, rule)
+
+
+def _end(
+    task: Task, now: dt.datetime, edge: str, target: str, reason: str, request: Approval,
+    fields: dict[str, Any],
+) -> None:  # fmt: skip
+    kind = "ApprovalExpired" if target == states.DEAD else "ApprovalRejected"
+    error = make_error(task, kind, request.comment or f"{request.subject}: {request.status}")
+    record_event(task, target, SYSTEM, now, reason=reason, error=error)
+    move_task(task, now, edge, target, reason=reason, error=error, **fields)
+
+
+def _go_on(
+    request: Approval, task: Task, now: dt.datetime, edge: str, fields: dict[str, Any]
+) -> None:
+    """An approval: the next step, this one again, or (on a last step) the end."""
+    name = request.next_step
+    if request.then == "again":
+        fields |= {"turn": task.turn + 1}
+    elif name:
+        fields |= {"step_index": task.step_index + 1, "step_name": name, "turn": 0}
+    else:
+        result = (
+            StepOutput.objects.filter(task=task, superseded_in_round__isnull=True)
+            .order_by("-seq").values_list("output", flat=True).first()
+        )  # fmt: skip
+        record_event(task, "completed", SYSTEM, now)
+        return move_task(task, now, edge, states.COMPLETED, result=result, error=None, **fields)
+    _requeue(task, now, edge, fields)
+
+
+def _go_back(
+    request: Approval, task: Task, now: dt.datetime, edge: str, fields: dict[str, Any], to: str
+) -> None:
+    """Send back, or a rejection that leads to a step: a person's restart, with the comment."""
+    index = request.steps.index(to)
+    supersede_outputs(task, index, task.round + 1)
+    feedback = {"comment": request.comment, "values": request.values, "by": request.decided_by}
+    record_event(task, "repaired", SYSTEM, now, to=to, round=task.round + 1,
+                 feedback=feedback, by_workflow=False)  # fmt: skip
+    fields |= {"round": task.round + 1, "step_index": index, "step_name": to, "turn": 0,
+               "feedback": feedback}  # fmt: skip
+    _requeue(task, now, edge, fields)
+
+
+def _requeue(task: Task, now: dt.datetime, edge: str, fields: dict[str, Any]) -> None:
+    if task.pause_requested:
+        record_event(task, "paused", Actor.parse(task.pause_by), now)
+        fields |= {"pause_requested": False}
+        return move_task(task, now, edge, states.PAUSED, reason=states.PAUSED_BY_OPERATOR, **fields)
+    move_task(task, now, edge, states.QUEUED, **fields)
+
+
+def _find_request(approval_id: UUID | str) -> Approval:
+    request = Approval.objects.filter(pk=approval_id).first()
+    if request is None:
+        raise NotFound("approval", approval_id)
+    return request
+
+
+def _check_open(request: Approval, now: dt.datetime) -> None:
+    if request.status != kinds.OPEN:
+        raise ApprovalClosed(request.status, request.decided_by)
+    if request.expires_at <= now:
+        raise ApprovalClosed(kinds.EXPIRED)
+
+
+def _check_answer(
+    request: Approval, task: Task, decision: str, actor: Actor, digest: str, values: Any,
+    comment: str,
+) -> None:  # fmt: skip
+    if task.status != states.WAITING or task.status_reason != states.APPROVAL:
+        raise WrongStatus("answer for", task.status)
+    if decision not in DECISIONS:
+        raise InvalidInput("decision", f"takes one of {', '.join(DECISIONS)}")
+    if decision == "send_back" and not request.send_back_to:
+        raise InvalidInput("decision", "this request can't be sent back; approve or reject it")
+    if digest != request.digest:
+        raise DigestMismatch
+    if str(actor) == task.submitted_by and not request.self_approval:
+        raise NotAllowed("Nobody answers for what they submitted themselves.")
+    if ApprovalVote.objects.filter(
+        approval=request, by=str(actor), voided_at__isnull=True
+    ).exists():
+        raise ApprovalClosed("voted on", str(actor))
+    for field, value in (("values", values), ("comment", comment)):
+        try:
+            canonical.check_json(value, field)
+        except Unserialisable as error:
+            raise UnparsableInput(error.path, error.why) from None
+    if len(comment) > canonical.MAX_TEXT:
+        raise InvalidInput("comment", f"is longer than {canonical.MAX_TEXT} characters")

@@ -1,0 +1,162 @@
+"""What every edge shares: lock the row, move it under a guard, keep the columns in step."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F
+
+from ledger import clock, conf, sql, states
+from ledger.errors import AlreadySettled, LeaseLost, StaleRevision, TaskNotFound, WrongStatus
+from ledger.events import Actor, record_event
+from ledger.models import Event, StepOutput, Task
+
+NO_LEASE: dict[str, Any] = {"lease_owner": "", "lease_until": None}
+NO_FLAGS: dict[str, Any] = {
+    "cancel_requested": False, "cancel_by": "", "pause_requested": False, "pause_by": "",
+}  # fmt: skip
+FRESH_UNIT: dict[str, Any] = {"attempts": 0, "reclaims": 0, "releases": 0}
+
+
+@contextmanager
+def lock_task(
+    task_id: UUID | str, revision: int | None = None
+) -> Iterator[tuple[Task, dt.datetime]]:
+    """A transaction holding the row; yields it with the database's time read after the lock.
+
+    Raises TaskNotFound, and StaleRevision when the caller looked at an older revision.
+    """
+    with transaction.atomic():
+        task = Task.objects.select_for_update().filter(pk=task_id).first()
+        if task is None:
+            raise TaskNotFound(task_id)
+        if revision is not None and revision != task.revision:
+            raise StaleRevision(revision, task.revision)
+        yield task, clock.read()
+
+
+@contextmanager
+def lock_held(lease: sql.Lease, what: str) -> Iterator[tuple[Task, dt.datetime]]:
+    """The same for the holder of `lease`: status, fence and owner, never expiry.
+
+    Raises LeaseLost (and records the refused write), or AlreadySettled when this very lease has
+    stored its output before.
+    """
+    with transaction.atomic():
+        task = (
+            Task.objects.select_for_update()
+            .filter(
+                pk=lease.task_id,
+                status=states.RUNNING,
+                fence=lease.fence,
+                lease_owner=lease.owner,
+            )
+            .first()
+        )
+        if task is not None:
+            yield task, clock.read()
+            return
+    refuse_write(lease, what)
+
+
+def refuse_write(lease: sql.Lease, what: str) -> None:
+    """Name why the holder's guard failed: raise AlreadySettled or LeaseLost, on record once."""
+    if StepOutput.objects.filter(task_id=lease.task_id, fence=lease.fence).exists():
+        raise AlreadySettled(f"The unit under fence {lease.fence}")
+    with lock_task(lease.task_id) as (task, now):
+        seen = Event.objects.filter(
+            task_id=task.id, kind="stale_write_refused", fence=lease.fence
+        ).exists()
+        if not seen:
+            actor = Actor("worker", lease.owner)
+            record_event(task, "stale_write_refused", actor, now, fence=lease.fence, what=what)
+            update_row(task, {})
+    raise LeaseLost(lease.task_id, lease.fence)
+
+
+def rank_at(moment: dt.datetime, priority: int) -> int:
+    """The place in the queue of what is queued at `moment`: microseconds, lower is earlier."""
+    micros = (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+    return micros - priority * conf.RANK_PER_PRIORITY
+
+
+def update_row(task: Task, fields: dict[str, Any]) -> None:
+    """Write `fields` to the locked row, guarded by what was read: one row or WrongStatus."""
+    moved = Task.objects.filter(pk=task.pk, status=task.status, fence=task.fence).update(
+        **fields, event_seq=task.event_seq, revision=F("revision") + 1
+    )
+    if moved != 1:
+        raise WrongStatus("write to", "another than it was a moment ago")
+
+
+def move_task(
+    task: Task,
+    now: dt.datetime,
+    edge: str,
+    target: str,
+    *,
+    reason: str = "",
+    by_holder: bool = False,
+    **fields: Any,
+) -> None:
+    """Move the locked `task` along `edge` to `target`, with everything that goes with it.
+
+    Lease, fence, wall clock, finish time, rank and wake-up follow from source and target;
+    `fields` are the edge's own columns. Events come before, so that their numbers are stored.
+    Raises WrongStatus when the diagram has no such arrow.
+    """
+    if not states.allow_edge(edge, task.status, target):
+        raise WrongStatus(edge.replace("_", " "), task.status)
+    columns: dict[str, Any] = {
+        "status": target, "status_reason": reason, "updated_at": now,
+        **_move_wall(task, now, target), **_move_lease(task, target, by_holder),
+    }  # fmt: skip
+    if target in states.FINISHED:
+        columns |= {"finished_at": now, **NO_FLAGS}
+    elif task.status in states.FINISHED:
+        columns["finished_at"] = None
+    if target == states.QUEUED and task.status != states.QUEUED:
+        columns |= {"available_at": now, "rank": rank_at(now, task.priority)}
+    columns |= fields
+    update_row(task, columns)
+    if target == states.QUEUED:
+        sql.wake_workers()
+
+
+def _move_lease(task: Task, target: str, by_holder: bool) -> dict[str, Any]:
+    if task.status != states.RUNNING or target == states.RUNNING:
+        return {}
+    return NO_LEASE if by_holder else {**NO_LEASE, "fence": task.fence + 1}
+
+
+def _move_wall(task: Task, now: dt.datetime, target: str) -> dict[str, Any]:
+    """The wall limit runs in queued, running and scheduled, and stands in everything else."""
+    runs, will_run = task.status in states.WALL_RUNS, target in states.WALL_RUNS
+    if runs and not will_run and task.wall_until is not None:
+        left = (task.wall_until - now).total_seconds()
+        return {"wall_until": None, "wall_left": left}
+    if will_run and not runs:
+        left = task.wall_left if task.wall_left is not None else task.limit_wall
+        return {"wall_left": None, "wall_until": now + dt.timedelta(seconds=left)}
+    return {}
+
+
+def make_error(task: Task, kind: str, message: str) -> dict[str, Any]:
+    """What `Task.error` holds: the type, the text and the unit it happened in."""
+    return {
+        "type": kind, "message": message, "step": task.step_name, "turn": task.turn,
+        "attempt": task.attempts,
+    }  # fmt: skip
+
+
+def require_status(
+    task: Task, action: str, allowed: frozenset[str] | set[str], hint: str = ""
+) -> None:
+    """Raise WrongStatus unless the task is in one of `allowed`."""
+    if task.status not in allowed:
+        raise WrongStatus(action, task.status, hint)

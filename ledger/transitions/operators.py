@@ -1,0 +1,240 @@
+"""What people (and their tokens) do to a task. Guarded by what they were shown, where it matters."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from ledger import canonical, limits, states, workflows
+from ledger.errors import InvalidInput, UnparsableInput, Unserialisable
+from ledger.events import Actor, record_event
+from ledger.models import Task
+from ledger.transitions.approvals import void_open_approval
+from ledger.transitions.holder import supersede_outputs
+from ledger.transitions.moves import (
+    FRESH_UNIT,
+    NO_FLAGS,
+    lock_task,
+    move_task,
+    require_status,
+    update_row,
+)
+
+FORK_HINT = "It is final; copy it from a step instead."
+
+
+def cancel_task(
+    task_id: UUID | str, *, actor: Actor, reason: str = "", revision: int | None = None
+) -> None:
+    """Anything but completed -> cancelled, at once; of what runs, a flag for the next boundary.
+
+    Cancelling twice is harmless.
+    """
+    _check_reason(reason)
+    with lock_task(task_id, revision) as (task, now):
+        if task.status == states.CANCELLED:
+            return
+        require_status(task, "cancel", states.UNFINISHED | {states.FAILED, states.DEAD})
+        if task.status == states.RUNNING:
+            if not task.cancel_requested:
+                record_event(task, "cancel_requested", actor, now, reason=reason)
+                update_row(
+                    task, {"cancel_requested": True, "cancel_by": str(actor), "updated_at": now}
+                )
+            return
+        _cancel(task, now, "cancel_task", actor, reason)
+
+
+def stop_task(
+    task_id: UUID | str, *, actor: Actor, reason: str = "", revision: int | None = None
+) -> None:
+    """running with cancel asked -> cancelled now: the worker is fenced off, its unit is lost."""
+    _check_reason(reason)
+    with lock_task(task_id, revision) as (task, now):
+        require_status(task, "stop", {states.RUNNING})
+        if not task.cancel_requested:
+            raise InvalidInput("action", "ask to cancel first; stop is for a unit that won't end")
+        _cancel(task, now, "stop_task", actor, reason)
+
+
+def _cancel(task: Task, now: dt.datetime, edge: str, actor: Actor, reason: str) -> None:
+    void_open_approval(task, actor, now, "the task was cancelled")
+    record_event(task, "cancelled", actor, now, reason=reason)
+    move_task(task, now, edge, states.CANCELLED, reason=states.CANCELLED_BY_OPERATOR)
+
+
+def pause_task(
+    task_id: UUID | str, *, actor: Actor, reason: str = "", revision: int | None = None
+) -> None:
+    """queued -> paused at once; else a flag that acts where the task would become queued."""
+    _check_reason(reason)
+    with lock_task(task_id, revision) as (task, now):
+        require_status(task, "pause", states.UNFINISHED)
+        if task.status == states.PAUSED or task.pause_requested:
+            return
+        if task.status == states.QUEUED:
+            record_event(task, "paused", actor, now, reason=reason)
+            return move_task(task, now, "pause_task", states.PAUSED,
+                             reason=states.PAUSED_BY_OPERATOR)  # fmt: skip
+        record_event(task, "pause_requested", actor, now, reason=reason)
+        update_row(task, {"pause_requested": True, "pause_by": str(actor), "updated_at": now})
+
+
+def resume_task(
+    task_id: UUID | str, *, actor: Actor, reason: str = "", revision: int | None = None
+) -> None:
+    """paused -> queued; of anything else unfinished, take the wish to pause back."""
+    _check_reason(reason)
+    with lock_task(task_id, revision) as (task, now):
+        require_status(task, "resume", states.UNFINISHED)
+        if task.status != states.PAUSED and not task.pause_requested:
+            return
+        record_event(task, "resumed", actor, now, reason=reason)
+        if task.status == states.PAUSED:
+            return move_task(task, now, "resume_task", states.QUEUED, **_unpause())
+        update_row(task, {**_unpause(), "updated_at": now})
+
+
+def retry_task(
+    task_id: UUID | str, *, actor: Actor, reason: str = "", revision: int | None = None
+) -> None:
+    """scheduled, failed, dead or running -> queued: the same unit now.
+
+    From failed and dead the counters of the unit start anew; from running the task is taken from
+    its worker, uncharged.
+    """
+    _check_reason(reason)
+    with lock_task(task_id, revision) as (task, now):
+        require_status(
+            task, "retry", {states.SCHEDULED, states.FAILED, states.DEAD, states.RUNNING},
+            FORK_HINT if task.status in states.FINAL else "",
+        )  # fmt: skip
+        fields = _unpause()
+        if task.status in states.FINISHED:
+            void_open_approval(task, actor, now, "the step runs again")
+            fields |= {**FRESH_UNIT, **_leave_stored_unit(task, now)}
+        record_event(task, "retried", actor, now, reason=reason, taken_from=task.lease_owner)
+        if task.status == states.RUNNING:
+            fields |= {"rank": task.rank, "available_at": task.available_at}
+        move_task(task, now, "retry_task", states.QUEUED, **fields)
+
+
+def _leave_stored_unit(task: Task, now: dt.datetime) -> dict[str, Any]:
+    """A dead end after a stored output (expired or rejected approval): ask again, next turn.
+
+    The unit's output is accepted and stays; the same unit can't store a second one.
+    """
+    stored = task.outputs.filter(
+        step_index=task.step_index, turn=task.turn, superseded_in_round__isnull=True
+    ).exists()
+    return {"turn": task.turn + 1} if stored else {}
+
+
+def restart_task(
+    task_id: UUID | str,
+    *,
+    to_step: str | int,
+    note: str,
+    actor: Actor,
+    reason: str = "",
+    revision: int | None = None,
+) -> None:
+    """Anything but completed and cancelled -> queued at `to_step`, with `note` as feedback.
+
+    Outputs of that step and all later ones are superseded, an open approval is voided, the round
+    rises; a person's restart is not counted against max_repairs. A running worker is fenced off.
+    Raises UnknownStep, or UnknownWorkflow when this process lacks the code.
+    """
+    _check_reason(reason)
+    _check_reason(note, "note")
+    with lock_task(task_id, revision) as (task, now):
+        allowed = frozenset(states.STATUSES) - states.FINAL
+        require_status(task, "restart", allowed, FORK_HINT)
+        index, name = _find_step(task, to_step)
+        void_open_approval(task, actor, now, "the task was restarted")
+        supersede_outputs(task, index, task.round + 1)
+        feedback = {"comment": note, "by": str(actor)}
+        record_event(task, "repaired", actor, now, to=name, round=task.round + 1,
+                     feedback=feedback, reason=reason, by_workflow=False,
+                     taken_from=task.lease_owner)  # fmt: skip
+        move_task(
+            task, now, "restart_task", states.QUEUED, **FRESH_UNIT, **NO_FLAGS,
+            round=task.round + 1, step_index=index, step_name=name, turn=0, feedback=feedback,
+        )  # fmt: skip
+
+
+def _find_step(task: Task, to_step: str | int) -> tuple[int, str]:
+    workflow = workflows.get(task.workflow, task.workflow_version)
+    index = workflow.index_of(to_step)
+    if index > task.step_index:
+        allowed = ", ".join(step.name for step in workflow.steps[: task.step_index + 1])
+        raise InvalidInput(
+            "to_step", f"{workflow.steps[index].name} has not been reached; restart from {allowed}"
+        )
+    return index, workflow.steps[index].name
+
+
+def extend_limits(
+    task_id: UUID | str,
+    *,
+    limits_given: Mapping[str, Any],
+    actor: Actor,
+    reason: str = "",
+    revision: int | None = None,
+) -> None:
+    """Change the bounds of anything unfinished; what a limit had ended goes on: dead -> queued.
+
+    Raises InvalidInput naming the limit, also when a dead task's own limit is still used up.
+    """
+    _check_reason(reason)
+    columns = limits.read_limits(limits_given, fill=False)
+    if not columns:
+        raise InvalidInput("limits", f"name at least one of {', '.join(limits.NAMES)}")
+    with lock_task(task_id, revision) as (task, now):
+        dead_by_limit = task.status == states.DEAD and task.status_reason in states.LIMIT_REASONS
+        if not dead_by_limit:
+            require_status(task, "extend the limits of", states.UNFINISHED)
+        before = limits.describe_limits(task)
+        columns |= _shift_wall(task, columns.get("limit_wall"))
+        for name, value in columns.items():
+            setattr(task, name, value)
+        after = limits.describe_limits(task)
+        record_event(task, "limits_changed", actor, now, reason=reason,
+                     before=_as_text(before), after=_as_text(after))  # fmt: skip
+        if not dead_by_limit:
+            return update_row(task, {**columns, "updated_at": now})
+        over = limits.find_exhausted(task) or limits.find_overdue(task, now)
+        if over or (task.wall_left is not None and task.wall_left <= 0):
+            name = (over or states.LIMIT_WALL).removeprefix("limit_")
+            raise InvalidInput(f"limits.{name}", "is still used up; raise it further")
+        columns.pop("wall_left", None)  # move_task starts it again from the task's own
+        move_task(task, now, "extend_limits", states.QUEUED, error=None, **columns)
+
+
+def _shift_wall(task: Task, seconds: float | None) -> dict[str, Any]:
+    """The columns of a new wall limit: what was used of the old one stays used."""
+    if seconds is None:
+        return {}
+    more = seconds - task.limit_wall
+    if task.wall_until is not None:
+        return {"wall_until": task.wall_until + dt.timedelta(seconds=more)}
+    return {"wall_left": (task.wall_left or 0.0) + more}
+
+
+def _as_text(described: dict[str, Any]) -> dict[str, Any]:
+    return {k: v.isoformat() if isinstance(v, dt.datetime) else v for k, v in described.items()}
+
+
+def _unpause() -> dict[str, Any]:
+    return {"pause_requested": False, "pause_by": ""}
+
+
+def _check_reason(text: Any, field: str = "reason") -> None:
+    if not isinstance(text, str) or len(text) > 4000:
+        raise InvalidInput(field, "takes a text of at most 4,000 characters")
+    try:
+        canonical.check_json(text, field)
+    except Unserialisable as error:
+        raise UnparsableInput(field, error.why) from None

@@ -1,0 +1,177 @@
+"""nothing -> queued or scheduled: a client's submission."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from ledger import canonical, clock, conf, limits, sql, states
+from ledger.errors import (
+    IdempotencyConflict,
+    InvalidInput,
+    PayloadTooLarge,
+    UnparsableInput,
+    Unserialisable,
+)
+from ledger.events import Actor, record_event
+from ledger.ids import make_id
+from ledger.models import Task
+from ledger.transitions.moves import rank_at
+from ledger.workflows import Workflow
+
+FAR_FUTURE = dt.timedelta(days=3650)
+
+
+def submit_task(
+    *,
+    workflow: Workflow,
+    input: Any,
+    actor: Actor,
+    key: str | None = None,
+    title: str = "",
+    lane: str = "default",
+    priority: int = 0,
+    tags: Sequence[str] = (),
+    limits_given: Mapping[str, Any] | None = None,
+    max_repairs: int | None = None,
+    not_before: dt.datetime | None = None,
+    stall_after: float | None = None,
+) -> tuple[Task, bool]:
+    """Insert a task, or find the one that the same submitter made with the same key and body.
+
+    Joins the caller's transaction. Returns (task, created). Raises InvalidInput naming the field,
+    PayloadTooLarge, or IdempotencyConflict when the key came with another body.
+    """
+    if isinstance(input, dict):
+        _check_value("input", input)
+    stored_input = _check_value("input", workflow.clean_input(input))
+    columns = _read_columns(title, lane, priority, tags, key, max_repairs, not_before)
+    columns |= limits.read_limits(_merge_limits(workflow, limits_given))
+    body = {
+        "workflow": workflow.name, "version": workflow.version, "input": stored_input,
+        "title": title, "lane": lane, "priority": priority, "tags": list(tags),
+        "limits": {k: str(v) for k, v in dict(limits_given or {}).items()},
+        "max_repairs": max_repairs, "not_before": str(not_before or ""),
+    }  # fmt: skip
+    digest = canonical.digest_json(body)
+    found = _find_same(actor, key, digest)
+    if found is not None:
+        return found, False
+    if max_repairs is None:
+        columns["max_repairs"] = _default_repairs(workflow)
+    columns |= {
+        "workflow": workflow.name, "workflow_version": workflow.version,
+        "definition_digest": workflow.digest(), "input": stored_input, "body_digest": digest,
+        "total_steps": len(workflow.steps), "step_name": workflow.steps[0].name,
+        "submitted_by": str(actor), "stall_after": stall_after or conf.load().stall_seconds,
+    }  # fmt: skip
+    try:
+        with transaction.atomic():
+            return _insert_task(columns, actor, not_before), True
+    except IntegrityError:
+        # Beaten by the same key in the same instant: the other one's row decides.
+        found = _find_same(actor, key, digest)
+        if found is None:
+            raise
+        return found, False
+
+
+def _insert_task(columns: dict[str, Any], actor: Actor, not_before: dt.datetime | None) -> Task:
+    now = clock.read()
+    later = not_before is not None and not_before > now
+    start = not_before if later and not_before is not None else now
+    task = Task(
+        id=make_id(),
+        status=states.SCHEDULED if later else states.QUEUED,
+        status_reason=states.NOT_BEFORE if later else "",
+        available_at=start,
+        rank=rank_at(start, columns["priority"]),
+        wall_until=now + dt.timedelta(seconds=columns["limit_wall"]),
+        last_progress_at=now,
+        created_at=now,
+        updated_at=now,
+        event_seq=1,
+        **columns,
+    )
+    task.save(force_insert=True)
+    task.event_seq = 0
+    record_event(task, "submitted", actor, now, title=task.title, lane=task.lane)
+    if not later:
+        sql.wake_workers()
+    return task
+
+
+def _find_same(actor: Actor, key: str | None, digest: str) -> Task | None:
+    if key is None:
+        return None
+    task = Task.objects.filter(submitted_by=str(actor), idempotency_key=key).first()
+    if task is not None and task.body_digest != digest:
+        raise IdempotencyConflict(key)
+    return task
+
+
+def _default_repairs(workflow: Workflow) -> int:
+    return conf.load().max_repairs if workflow.max_repairs is None else workflow.max_repairs
+
+
+def _merge_limits(workflow: Workflow, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A submitter's limits win over the workflow's, field by field."""
+    base = {name: getattr(workflow.limits, name) for name in limits.NAMES}
+    return {**base, **{k: v for k, v in dict(given or {}).items() if v is not None}}
+
+
+def _check_value(field: str, value: Any) -> Any:
+    try:
+        text = canonical.dump_json(value, field)
+    except Unserialisable as error:
+        raise UnparsableInput(error.path, error.why) from None
+    bound = conf.load().input_bytes
+    if len(text) > bound:
+        raise PayloadTooLarge(
+            field, f"is {len(text)} bytes, the bound is {bound}. Upload it as an artifact instead."
+        )
+    return value
+
+
+def _check_text(field: str, value: Any, longest: int, empty: bool = True) -> str:
+    if not isinstance(value, str) or len(value) > longest or not (value or empty):
+        least = 0 if empty else 1
+        raise InvalidInput(field, f"takes a text of {least} to {longest} characters")
+    try:
+        canonical.check_json(value, field)
+    except Unserialisable as error:
+        raise UnparsableInput(field, error.why) from None
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):
+        raise InvalidInput(field, "contains control characters")
+    return value
+
+
+def _check_count(field: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidInput(field, f"takes a whole number from {least} to {most}")
+    return value
+
+
+def _read_columns(
+    title: Any, lane: Any, priority: Any, tags: Any, key: Any, max_repairs: Any, not_before: Any
+) -> dict[str, Any]:
+    if not isinstance(tags, (list, tuple)) or len(tags) > 20:
+        raise InvalidInput("tags", "takes a list of at most 20 texts")
+    if not_before is not None:
+        if not isinstance(not_before, dt.datetime) or not_before.tzinfo is None:
+            raise InvalidInput("not_before", "needs an offset, such as 2026-01-31T12:00:00Z")
+        if not_before > clock.read() + FAR_FUTURE:
+            raise InvalidInput("not_before", "is more than ten years away")
+    columns = {
+        "title": _check_text("title", title, 200),
+        "lane": _check_text("lane", lane, 100, empty=False),
+        "priority": _check_count("priority", priority, -100, 100),
+        "tags": [_check_text(f"tags[{n}]", tag, 50, empty=False) for n, tag in enumerate(tags)],
+        "idempotency_key": None if key is None else _check_text("key", key, 200, empty=False),
+    }
+    if max_repairs is not None:
+        columns["max_repairs"] = _check_count("max_repairs", max_repairs, 0, 1000)
+    return columns

@@ -1,0 +1,184 @@
+"""The edges that time takes: reclaim, promote, expire, apply, enforce. Bounded, one task each.
+
+Any process may run any of them at any time; each looks again under the row lock, and a row that
+another sweeper holds is skipped.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import F, Q
+from django.db.models.expressions import RawSQL
+
+from ledger import clock, conf, limits, sql, states
+from ledger.events import SYSTEM, Actor, record_event
+from ledger.models import Approval, Event, Task
+from ledger.transitions import approvals
+from ledger.transitions.holder import describe_reason
+from ledger.transitions.moves import make_error, move_task
+
+
+def find_expired(lease_seconds: float, limit: int = 100) -> list[UUID]:
+    """Tasks whose lease is over, or lies further in the future than two leases could put it.
+
+    The second kind is left by a database clock that stepped back; it would strand the task.
+    """
+    return list(
+        Task.objects.filter(status=states.RUNNING)
+        .filter(Q(lease_until__lte=clock.now()) | Q(lease_until__gt=clock.now(2 * lease_seconds)))
+        .order_by("id").values_list("id", flat=True)[:limit]
+    )  # fmt: skip
+
+
+def reclaim_task(task_id: UUID, lease_seconds: float) -> str | None:
+    """running -> queued at the head (or dead, cancelled, paused): the worker was lost.
+
+    Returns the new status, or None when the lease lives or somebody else was here. Not a repair:
+    the same unit runs again. Counted here, by a sweeper that survives, and never by the worker.
+    """
+    with _lock_if_free(task_id) as found:
+        if found is None:
+            return None
+        task, now = found
+        if task.status != states.RUNNING or task.lease_until is None:
+            return None
+        horizon = now + dt.timedelta(seconds=2 * lease_seconds)
+        if now < task.lease_until <= horizon:
+            return None
+        reclaims = task.reclaims + 1
+        record_event(task, "reclaimed", SYSTEM, now, worker=task.lease_owner, reclaims=reclaims,
+                     started_at=_format(task.claimed_at))  # fmt: skip
+        fields: dict[str, Any] = {"reclaims": reclaims}
+        target, reason = states.QUEUED, ""
+        if reclaims > conf.load().max_reclaims and not task.cancel_requested:
+            target, reason = states.DEAD, states.RECLAIMS_EXHAUSTED
+            fields["error"] = make_error(
+                task, "WorkerLost", f"{reclaims} workers were lost at this step"
+            )
+            record_event(task, "dead", SYSTEM, now, reason=reason, error=fields["error"])
+        elif task.cancel_requested:
+            target, reason = states.CANCELLED, states.CANCELLED_BY_OPERATOR
+            record_event(task, "cancelled", Actor.parse(task.cancel_by), now)
+        elif task.pause_requested:
+            target, reason = states.PAUSED, states.PAUSED_BY_OPERATOR
+            record_event(task, "paused", Actor.parse(task.pause_by), now)
+            fields["pause_requested"] = False
+        else:
+            # It keeps the place it was claimed with: it has waited its turn already.
+            fields |= {"rank": task.rank, "available_at": task.available_at}
+        move_task(task, now, "reclaim_task", target, reason=reason, **fields)
+        return target
+
+
+def promote_due(limit: int = 100) -> int:
+    """scheduled -> queued (or paused) for what is due; the rank is the time it was due at."""
+    with transaction.atomic():
+        due = list(
+            _skip_locked(Task.objects.filter(status=states.SCHEDULED, available_at__lte=clock.now()))
+            .order_by("available_at", "id")[:limit]
+        )  # fmt: skip
+        if not due:
+            return 0
+        now = clock.read()
+        going = [task for task in due if not task.pause_requested]
+        for task in due:
+            if task.pause_requested:
+                record_event(task, "paused", Actor.parse(task.pause_by), now)
+                move_task(task, now, "promote_task", states.PAUSED,
+                          reason=states.PAUSED_BY_OPERATOR, pause_requested=False)  # fmt: skip
+        _promote_all(going, now)
+        return len(due)
+
+
+def _promote_all(tasks: list[Task], now: dt.datetime) -> None:
+    """The plain ones in two statements: a storm of retries is due in the same second."""
+    if not tasks:
+        return
+    Event.objects.bulk_create(
+        Event(
+            task_id=task.id, seq=task.event_seq + 1, at=now, kind="promoted", actor=str(SYSTEM),
+            step=task.step_name, turn=task.turn, fence=task.fence,
+            data={"reason": task.status_reason},
+        )
+        for task in tasks
+    )  # fmt: skip
+    micros = (
+        "CAST(extract(epoch FROM available_at) * 1000000 AS bigint)"
+        if connection.vendor == "postgresql"
+        else "CAST((julianday(available_at) - 2440587.5) * 86400000000 AS integer)"
+    )
+    Task.objects.filter(pk__in=[task.pk for task in tasks], status=states.SCHEDULED).update(
+        status=states.QUEUED, status_reason="", updated_at=now,
+        rank=RawSQL(f"{micros} - priority * 60000000", []),
+        event_seq=F("event_seq") + 1, revision=F("revision") + 1,
+    )  # fmt: skip
+    sql.wake_workers()
+
+
+def apply_decisions(limit: int = 100) -> int:
+    """waiting (decided) -> on, for every decision whose undo window is over."""
+    ready = Task.objects.filter(
+        status=states.WAITING, status_reason=states.DECIDED, available_at__lte=clock.now()
+    ).order_by("available_at").values_list("id", flat=True)[:limit]  # fmt: skip
+    return sum(approvals.apply_decision(task_id) for task_id in list(ready))
+
+
+def expire_approvals(limit: int = 100) -> int:
+    """waiting (approval) -> what the workflow says, for every question that ran out."""
+    over = Approval.objects.filter(status="open", expires_at__lte=clock.now()).order_by(
+        "expires_at"
+    )
+    return sum(
+        approvals.expire_approval(key) for key in list(over.values_list("id", flat=True)[:limit])
+    )
+
+
+def enforce_limits(limit: int = 100) -> int:
+    """queued, scheduled, waiting, paused -> dead, past the wall limit or the deadline.
+
+    What runs is judged by its holder at the unit's end, which has a bound of its own.
+    """
+    overdue = (
+        Task.objects.filter(Q(wall_until__lte=clock.now()) | Q(deadline_at__lte=clock.now()))
+        .filter(status__in=sorted(states.UNFINISHED - {states.RUNNING}))
+        .values_list("id", flat=True)[:limit]
+    )
+    return sum(_enforce_one(task_id) for task_id in list(overdue))
+
+
+def _enforce_one(task_id: UUID) -> bool:
+    with _lock_if_free(task_id) as found:
+        if found is None:
+            return False
+        task, now = found
+        reason = limits.find_overdue(task, now)
+        if reason is None or task.status not in states.UNFINISHED - {states.RUNNING}:
+            return False
+        approvals.void_open_approval(task, SYSTEM, now, describe_reason(reason))
+        error = make_error(task, "LimitReached", describe_reason(reason))
+        record_event(task, "dead", SYSTEM, now, reason=reason, error=error)
+        move_task(task, now, "enforce_limit", states.DEAD, reason=reason, error=error)
+        return True
+
+
+@contextmanager
+def _lock_if_free(task_id: UUID) -> Iterator[tuple[Task, dt.datetime] | None]:
+    with transaction.atomic():
+        task = _skip_locked(Task.objects.filter(pk=task_id)).first()
+        yield None if task is None else (task, clock.read())
+
+
+def _skip_locked(query: Any) -> Any:
+    if connection.vendor == "postgresql":
+        return query.select_for_update(skip_locked=True)
+    return query  # BEGIN IMMEDIATE holds everything
+
+
+def _format(moment: dt.datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
