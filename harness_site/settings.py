@@ -72,6 +72,7 @@ Q_CLUSTER: dict[str, Any] = {
 INSTALLED_APPS = [
     "dashboard.apps.DashboardConfig",
     "ledger.apps.LedgerConfig",  # before django_q: our qcluster command wins
+    "harness_site",  # for its workflows
     "django_q",
     "django_htmx",
     "django.contrib.admin",

@@ -57,8 +57,10 @@ def find_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _die_with_parent() -> None:
-    """In the child: end by fast shutdown when the parent goes, however it goes (Linux)."""
+def die_with_parent() -> None:
+    """In a child, before exec: be interrupted when the parent goes, however it goes (Linux)."""
+    # A job that a script starts in the background inherits that interrupts are ignored.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT)
 
@@ -116,7 +118,7 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
                 process_group=0,  # a Ctrl-C at the terminal is for the tests; they stop it after
                 **self.surroundings,
             )

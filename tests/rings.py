@@ -23,7 +23,7 @@ from types import FrameType
 
 import psutil
 
-from tests.pg import Cluster, find_binaries
+from tests.pg import Cluster, die_with_parent, find_binaries
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGETS = {"sqlite": 600, "postgresql": 720, "browser": 480}
@@ -97,6 +97,7 @@ def run_pytest(environment: dict[str, str], arguments: list[str], budget: int) -
         cwd=ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,
+        preexec_fn=die_with_parent,
         process_group=0,
     )
     try:
