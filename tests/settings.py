@@ -39,4 +39,5 @@ if RING != "postgresql":
     DATABASES["default"]["TEST"] = {"NAME": str(VAR / "test.sqlite3")}
 
 STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+(VAR / "static").mkdir(parents=True, exist_ok=True)  # whitenoise warns of a missing folder
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
