@@ -152,3 +152,28 @@ def test_a_python_that_only_pretends_to_be_there_is_passed_over(tmp_path: Path) 
         assert len(found.stderr.splitlines()) == 1
     else:
         assert Path(found.stdout.strip()).exists()
+
+
+def test_a_signal_to_make_reaches_the_product_and_make_waits_for_it(tmp_path: Path) -> None:
+    product = tmp_path / "product"
+    product.write_text(
+        f"#!{sys.executable}\n"
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('drained', flush=True), sys.exit(0)))\n"
+        "print(*sys.argv[1:], flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    product.chmod(0o755)
+    make = subprocess.Popen(
+        ["make", "up", "PORT=8123", f"PYTHON={product}"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with make:
+        assert make.stdout is not None
+        assert make.stdout.readline() == "manage.py up --port 8123\n"
+        make.terminate()
+        assert make.stdout.read() == "drained\n"
+    assert make.returncode != 0
