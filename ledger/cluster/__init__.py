@@ -1,0 +1,8 @@
+"""The worker processes. The only package that names django_q: it gives the pool of processes that
+is respawned and recycled; the queue, the leases, the retries and the times are the ledger's.
+"""
+
+from ledger.cluster.pool import LedgerBroker
+from ledger.cluster.supervisor import Companion, start_companion, supervise
+
+__all__ = ["Companion", "LedgerBroker", "start_companion", "supervise"]

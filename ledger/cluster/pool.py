@@ -1,0 +1,181 @@
+"""The pool of processes: django-q2's sentinel, pusher, monitor and worker over parts without locks.
+
+Its own queue, event and timer are multiprocessing's. Whoever is killed inside one of them keeps its
+lock, and then no worker ever gets another ticket, or the sentinel hangs. So they are replaced here,
+method by method; everything else of django-q2 runs unchanged. docs/why.md, "Workers".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import time
+from typing import Any, Final, Literal
+from uuid import UUID
+
+from django_q.brokers import Broker
+from django_q.cluster import Sentinel
+from django_q.monitor import monitor
+from django_q.pusher import pusher
+from django_q.signing import SignedPackage
+from django_q.worker import worker
+
+from ledger.cluster import runtime
+from ledger.cluster.runtime import Flag, Pipe, Role
+from ledger.cluster.worker import Worker
+
+STOP: Final = "STOP"
+"""django-q2's word for: no more."""
+
+AGAIN_SECONDS: Final = 0.5
+"""A worker asks again for its ticket: whoever was handing it over may have been killed."""
+
+ROLES: Final = {worker: Role.WORKER, pusher: Role.PUSHER, monitor: Role.MONITOR}
+
+log = logging.getLogger(__name__)
+
+
+class Tickets:
+    """The task queue. A ticket is a byte and names no task, so a surplus or a lost one is harmless.
+
+    `hungry` tells the pusher that a worker waits, so there are never more tickets than takers.
+    """
+
+    def __init__(self) -> None:
+        self.hungry = Pipe()
+        self._tickets = Pipe()
+        self._worker: Worker | None = None
+        self._count = 0
+
+    def put(self, item: object) -> None:
+        self._tickets.put(b"S" if item == STOP else b"T")
+
+    def get(self) -> dict[str, Any] | Literal["STOP"]:
+        """In a worker: the next ticket, whose function is the resident loop."""
+        if self._worker is None:
+            self._worker = Worker()
+            self._worker.open()
+        with self._worker.waiting():
+            while not self._worker.must_leave():
+                self.hungry.put(b"?")
+                if byte := self._tickets.take(AGAIN_SECONDS):
+                    return self._write_ticket(self._worker) if byte == b"T" else STOP
+        return STOP
+
+    def _write_ticket(self, worker: Worker) -> dict[str, Any]:
+        self._count += 1
+        name = f"{os.getpid()}-{self._count}"
+        # timeout -1: django-q2's timeouts lose results and wedge queues; units have deadlines.
+        return {
+            "id": name, "name": name, "func": worker.run_ticket, "args": (), "kwargs": {},
+            "timeout": -1, "save": False,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        pass
+
+    def join_thread(self) -> None:
+        pass
+
+    def empty(self) -> bool:
+        return True
+
+    def qsize(self) -> int:
+        return 0
+
+
+class Results(Tickets):
+    """The result queue. Results live in the ledger; what comes here is a ticket that ended."""
+
+    def put(self, item: Any) -> None:
+        if item == STOP:
+            self._tickets.put(b"S")
+        elif not item["success"]:
+            log.error("a ticket failed: %s", item["result"])
+
+    def get(self) -> Literal["STOP"]:
+        """In the monitor: wait for the end."""
+        while not (self._tickets.take(1.0) or runtime.is_orphan()):
+            pass
+        return STOP
+
+
+class Timer:
+    """A worker's timer without its lock; with no timeouts the sentinel never has to wait for it."""
+
+    def __init__(self) -> None:
+        self._shared = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")
+        self.value = -1.0
+
+    @property
+    def value(self) -> float:
+        return self._shared[0]
+
+    @value.setter
+    def value(self, to: float) -> None:
+        self._shared[0] = to
+
+    def get_lock(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+class LedgerBroker(Broker):  # type: ignore[misc]  # django-q2 is not typed
+    """Hands out tickets; it never looks at the ledger and needs no database."""
+
+    tickets: Tickets | None = None
+
+    def dequeue(self) -> list[tuple[None, str]] | None:
+        """In the pusher: a ticket for each worker that waits. Never raises, never blocks long."""
+        if runtime.is_orphan():
+            os._exit(0)
+        if self.tickets is None or runtime.get_drain():
+            time.sleep(0.1)  # the pusher asks again at once
+            return None
+        return [(None, SignedPackage.dumps({})) for _ in self.tickets.hungry.take(0.25, limit=16)]
+
+    def enqueue(self, task: object) -> None:
+        raise RuntimeError("this cluster has no queue: submit to the ledger (ledger.client.submit)")
+
+    def set_stat(self, key: str, value: str, timeout: int) -> None:
+        """In the sentinel, once a round: its sign of life."""
+        runtime.beat()
+
+    def ping(self) -> bool:
+        return True
+
+    def info(self) -> str:
+        return "ledger"
+
+    def queue_size(self) -> int:
+        return 0
+
+    def lock_size(self) -> int:
+        return 0
+
+
+class Pool(Sentinel):  # type: ignore[misc]  # django-q2 is not typed
+    """The sentinel. Its constructor runs, in a process of its own, until the pool has ended."""
+
+    def __init__(self, stop: Flag, started: Flag, cluster_id: UUID) -> None:
+        status = 1
+        try:
+            super().__init__(stop, started, cluster_id, broker=LedgerBroker(), start=False)
+            self.task_queue = self.broker.tickets = Tickets()
+            self.result_queue = Results()
+            self.event_out = Flag()
+            self.start()
+            status = 0
+        except BaseException:
+            log.exception("the sentinel failed")
+        finally:
+            # Not through multiprocessing's exit, which joins children that may never end.
+            os._exit(status)
+
+    def spawn_process(self, target: Any, *args: Any) -> Any:
+        with runtime.forking(ROLES[target]):
+            return super().spawn_process(target, *args)
+
+    def spawn_worker(self) -> None:
+        self.spawn_process(worker, self.task_queue, self.result_queue, Timer(), self.timeout)

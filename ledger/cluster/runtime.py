@@ -1,0 +1,197 @@
+"""What the processes of one cluster share, handed on by fork alone: a little memory, and pipes.
+
+No locks of multiprocessing anywhere: a process that is killed while it holds one stops all others
+for ever. A slot of the memory is eight aligned bytes, so a store can't be seen half done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import mmap
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait as wait_readable
+from typing import Any, Final
+
+
+class Role(enum.IntEnum):
+    """What a process is in its cluster."""
+
+    MAIN = 0
+    SENTINEL = 1
+    PUSHER = 2
+    MONITOR = 3
+    WORKER = 4
+    STRAY = 5
+    """Forked by a step, or no part of a cluster."""
+
+
+class Drain(enum.IntEnum):
+    """How far the stop has gone."""
+
+    RUN = 0
+    DRAIN = 1
+    """Finish the unit in hand, start nothing."""
+    LET_GO = 2
+    """Give the lease back and leave at once."""
+
+
+BIRTH: Final = struct.Struct("=ii")
+"""What a new process writes to the parent: pid and role. Small, so pipes carry it whole."""
+
+_DRAIN, _BEAT, _STARVED = range(3)
+_memory = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")
+_libc: Any = None
+_births: tuple[int, int] | None = None
+_next_role = Role.STRAY
+_pid = os.getpid()
+_parent = os.getppid()
+role = Role.STRAY
+
+
+def get_drain() -> Drain:
+    """The shared stop flag."""
+    return Drain(int(_memory[_DRAIN]))
+
+
+def raise_drain(to: Drain) -> None:
+    """Set the stop flag; it never goes back."""
+    _memory[_DRAIN] = max(_memory[_DRAIN], float(to))
+
+
+def beat() -> None:
+    """The sentinel did one round."""
+    _memory[_BEAT] = time.monotonic()
+
+
+def read_beat() -> float:
+    """When the sentinel did its last round, by the host's monotonic clock; 0 before the first."""
+    return _memory[_BEAT]
+
+
+def report_starved() -> None:
+    """A worker gets no ticket; only the main process can do something about it."""
+    _memory[_STARVED] = 1.0
+
+
+def is_starved() -> bool:
+    """A worker asked for help."""
+    return bool(_memory[_STARVED])
+
+
+def is_orphan() -> bool:
+    """The process that made this one is gone."""
+    return os.getppid() != _parent
+
+
+def arm() -> int:
+    """Make this process the main one of a cluster; the read end of the pipe of births."""
+    global role, _births, _libc
+    if _births is not None:
+        raise RuntimeError("this process has run a cluster before; start another process")
+    role = Role.MAIN
+    _libc = ctypes.CDLL(None)
+    _births = os.pipe()
+    for end in _births:
+        os.set_blocking(end, False)
+    os.register_at_fork(after_in_child=_enter_child)
+    return _births[0]
+
+
+def close_births() -> None:
+    """Close the main process's own end, so that the pipe ends when the last descendant does."""
+    assert _births is not None
+    os.close(_births[1])
+
+
+@contextlib.contextmanager
+def forking(as_role: Role) -> Iterator[None]:
+    """The next fork in this block makes a process of that role."""
+    global _next_role
+    _next_role = as_role
+    try:
+        yield
+    finally:
+        _next_role = Role.STRAY
+
+
+def die_with_parent(signum: int = signal.SIGKILL) -> None:
+    """Ask the kernel for a signal when the thread that forked this process ends. Linux; elsewhere
+    nothing happens, and what polls `is_orphan` has to notice."""
+    with contextlib.suppress(AttributeError):
+        (_libc or ctypes.CDLL(None)).prctl(1, int(signum), 0, 0, 0)
+
+
+def _enter_child() -> None:
+    """Runs first in every process that is forked below the main one."""
+    global role, _pid, _parent, _next_role
+    role, _next_role = _next_role, Role.STRAY
+    _pid, _parent = os.getpid(), _pid
+    # A worker may finish its unit, everything else has nothing to lose.
+    die_with_parent(signal.SIGUSR2 if role is Role.WORKER else signal.SIGKILL)
+    if is_orphan():
+        os._exit(0)  # it died between the fork and the line above
+    if role is Role.STRAY:
+        for signum in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGUSR2})
+    else:
+        # Stopping is the main process's business: a signal to the whole group must not kill the
+        # others. Blocked rather than ignored, so that django-q2 can't undo it; a worker opens up
+        # once it has handlers of its own.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
+        for signum in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+    if _births is not None:
+        with contextlib.suppress(OSError):
+            os.write(_births[1], BIRTH.pack(_pid, role))
+
+
+def open_signals(handler: Callable[[int, Any], None]) -> None:
+    """In a worker: have its own SIGTERM, and its parent's death, call `handler`."""
+    for signum in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(signum, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGUSR2})
+
+
+class Flag:
+    """Stands in for multiprocessing.Event: a pipe that holds a byte once the flag is up."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+
+    def set(self) -> None:
+        os.write(self._write, b"!")
+
+    def is_set(self) -> bool:
+        return self.wait(0)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the flag is up or `timeout` seconds are over; whether it is up."""
+        return bool(wait_readable([self._read], timeout))
+
+
+class Pipe:
+    """A pipe of single bytes with any number of writers and readers, none of which ever blocks."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+
+    def put(self, byte: bytes) -> None:
+        """Add one byte; nothing if 64 KiB of them wait already."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write, byte)
+
+    def take(self, timeout: float, limit: int = 1) -> bytes:
+        """Up to `limit` bytes, empty if none came within `timeout` seconds."""
+        if wait_readable([self._read], timeout):
+            with contextlib.suppress(BlockingIOError):  # another reader was faster
+                return os.read(self._read, limit)
+        return b""

@@ -1,0 +1,65 @@
+"""The one thread beside a worker's main thread: beats, looks, acts where the step can't."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from django.db import connections
+
+Tick = Callable[[], float | None]
+"""Returns in how many seconds it wants to be called again; None for `DEFAULT_SECONDS`."""
+
+DEFAULT_SECONDS = 0.25
+AFTER_ERROR_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Guardian(threading.Thread):
+    """Calls each of `on_tick` when it is due. Start it after the fork; it dies with the process.
+
+    Its database connections are its own, as Django's are per thread. A tick that raises is logged
+    and called again a second later; it never ends the thread.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="guardian", daemon=True)
+        self.on_tick: list[Tick] = []
+        self.let_go: Callable[[], None] = lambda: None
+        """Gives the lease in hand back, uncharged. Called last before the process ends at once."""
+        self._nudged = threading.Event()
+        self._due: dict[Tick, float] = {}
+
+    def run(self) -> None:
+        # What the step's main thread waits for must not end up here.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGTERM, signal.SIGUSR2})
+        hurry = True
+        while True:
+            hurry = self._nudged.wait(self.call_due(all_now=hurry))
+            self._nudged.clear()
+
+    def nudge(self) -> None:
+        """Call all ticks now, from any thread: what they look at has changed."""
+        self._nudged.set()
+
+    def call_due(self, *, all_now: bool = False) -> float:
+        """Call what is due; seconds until the next one is."""
+        for tick in tuple(self.on_tick):
+            if all_now or self._due.get(tick, 0.0) <= time.monotonic():
+                self._due[tick] = time.monotonic() + _call(tick)
+        due = [self._due.get(tick, 0.0) for tick in self.on_tick]
+        return min(max(0.0, min(due, default=float("inf")) - time.monotonic()), DEFAULT_SECONDS)
+
+
+def _call(tick: Tick) -> float:
+    try:
+        seconds = tick()
+    except Exception:
+        log.exception("a tick of the guardian failed; it is called again")
+        connections.close_all()
+        return AFTER_ERROR_SECONDS
+    return DEFAULT_SECONDS if seconds is None else seconds

@@ -1,0 +1,39 @@
+"""Fixtures of the tests that kill processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+from tests.crash.cluster_kit import ToyCluster
+from tests.pg import Cluster
+
+StartCluster = Callable[..., ToyCluster]
+
+
+@pytest.fixture(scope="session")
+def toy_server() -> Iterator[str]:
+    """A PostgreSQL server that tests here may stop; its URL."""
+    with Cluster() as server:
+        yield server.url
+
+
+@pytest.fixture
+def toy_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the table of units is, in this ring."""
+    if settings.RING == "postgresql":
+        return str(request.getfixturevalue("toy_server"))
+    return f"sqlite:///{tmp_path}/toy.sqlite3"
+
+
+@pytest.fixture
+def start_cluster(tmp_path: Path, toy_url: str) -> StartCluster:
+    """Makes a cluster of two workers; keywords go to its environment."""
+
+    def make(**environment: str | float) -> ToyCluster:
+        return ToyCluster(tmp_path, toy_url, **environment)
+
+    return make
