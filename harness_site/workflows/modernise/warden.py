@@ -72,29 +72,39 @@ def _exit_code(status: int) -> int:
 
 def _enter_namespaces() -> set[str]:
     """Leave the network and the machine's processes behind. Returns what worked."""
-    uid, gid = os.geteuid(), os.getegid()
     all_of_them = os.CLONE_NEWNET | os.CLONE_NEWPID | os.CLONE_NEWIPC
-    for user in (0, os.CLONE_NEWUSER) if uid == 0 else (os.CLONE_NEWUSER,):
+    for user in (0, os.CLONE_NEWUSER) if os.geteuid() == 0 else (os.CLONE_NEWUSER,):
         for flags, held in (
             (all_of_them, {"network", "processes"}),
             (os.CLONE_NEWNET, {"network"}),
         ):
-            try:
-                os.unshare(flags | user)
-                if user:
-                    _map_user(uid, gid)
-            except OSError:
-                continue
-            _raise_loopback()
-            return held
+            if _can_unshare(flags | user):
+                _unshare(flags | user)
+                return held
     return set()
 
 
-def _map_user(uid: int, gid: int) -> None:
-    texts = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
-    for name, text in texts.items():
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
+def _can_unshare(flags: int) -> bool:
+    """Try it in a child: one that fails half-way would leave this process nobody's."""
+    child = os.fork()
+    if not child:
+        try:
+            _unshare(flags)
+            os._exit(0)
+        except OSError:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _unshare(flags: int) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    os.unshare(flags)
+    if flags & os.CLONE_NEWUSER:
+        texts = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
+        for name, text in texts.items():
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    _raise_loopback()
 
 
 def _raise_loopback() -> None:
