@@ -28,7 +28,7 @@ test: setup
 check: setup
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
-	@if [ -n "$(PAGES)" ]; then set -x; $(PYTHON) -m djade --target-version 6.1 --check $(PAGES); fi
+	@if [ -n "$(PAGES)" ]; then set -x; .venv/bin/djade --target-version 6.1 --check $(PAGES); fi
 	.venv/bin/lint-imports --no-logo
 	$(PYTHON) -m mypy
 	LONGWATCH_URL=https://longwatch.example $(PYTHON) manage.py check --deploy --fail-level WARNING
@@ -37,7 +37,7 @@ check: setup
 format: setup
 	$(PYTHON) -m ruff check --fix-only
 	$(PYTHON) -m ruff format
-	@if [ -n "$(PAGES)" ]; then set -x; $(PYTHON) -m djade --target-version 6.1 $(PAGES); fi
+	@if [ -n "$(PAGES)" ]; then set -x; .venv/bin/djade --target-version 6.1 $(PAGES); fi
 
 # pip-tools lives in a throw-away environment, so that it is not among what it pins.
 requirements: setup
