@@ -182,12 +182,12 @@ class Context:
 
     # --- What the runner asks ---------------------------------------------------------------------
 
-    def store_workspace(self) -> str | None:
-        """Store the files of a finished unit: the manifest's digest, None if it used none.
+    def snapshot_workspace(self) -> str:
+        """Store the files of a finished unit: the manifest's digest, "" if it used none.
 
         Raises WorkspaceRefused, LeaseLost.
         """
-        return None if self._workspace is None else self._workspace.snapshot()
+        return "" if self._workspace is None else self._workspace.snapshot()
 
     def log_tail(self) -> str:
         """The end of what the step logged, secrets masked, as text that can be stored."""

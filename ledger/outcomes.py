@@ -18,6 +18,7 @@ type Json = dict[str, Any]
 type StepRef = str | int
 """A step by its name or by its index from 0."""
 
+MAX_SUBJECT = 500
 RISKS = ("low", "medium", "high")
 _REPAIR_KEYS = {"needs_repair", "restart_step", "feedback"}
 
@@ -114,6 +115,8 @@ class AskApproval(Outcome):
         _check_data(self)
         if not isinstance(self.subject, str) or not self.subject.strip():
             raise ValueError("AskApproval needs a subject: the question in a few words")
+        if len(self.subject) > MAX_SUBJECT:
+            raise ValueError(f"AskApproval's subject is over {MAX_SUBJECT} characters; use body")
         if self.risk not in RISKS:
             raise ValueError(f"AskApproval(risk=): {self.risk!r} is none of {', '.join(RISKS)}")
         if self.then not in {"next", "again"}:
