@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from django.db import IntegrityError, transaction
 from django.db.models import F
 
-from ledger import clock, conf, sql, states
+from ledger import bounds, clock, conf, sql, states
 from ledger.canonical import clean_text
 from ledger.errors import InvalidInput, LimitReached
 from ledger.models import Spend, Task
@@ -101,8 +101,9 @@ def _read_one(name: str, value: Any) -> Any:
             raise InvalidInput(field, "needs an offset, such as 2026-01-31T12:00:00Z")
         return value
     kinds = (int, float) if name == "wall" else (int,)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value <= _LARGEST:
-        raise InvalidInput(field, f"takes a number from 0 to {_LARGEST}")
+    most = int(bounds.MAX_SECONDS) if name == "wall" else _LARGEST
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value <= most:
+        raise InvalidInput(field, f"takes a number from 0 to {most}")
     return value
 
 
