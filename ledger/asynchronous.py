@@ -46,6 +46,8 @@ class _Run:
         self.ctx = ctx
         self.task: asyncio.Task[Any] | None = None
         self.asked: BaseException | None = None
+        self.value: Any = None
+        self.error: BaseException | None = None
 
     def run(self) -> Any:
         """The coroutine's value. Raises what it raises, or what asked for its end."""
@@ -68,7 +70,8 @@ class _Run:
         if mine:
             signal.signal(signal.SIGALRM, take_alarm)
         try:
-            return asyncio.run(self.watch())
+            asyncio.run(self.watch())
+            return self.value
         except BaseException as error:
             if self.asked is not None and self.asked is not error:
                 raise self.asked from error
@@ -79,9 +82,11 @@ class _Run:
                     signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, soft_stop)
 
-    async def watch(self) -> Any:
+    async def watch(self) -> None:
         """Run the coroutine as a task, looking for a cancel beside it."""
-        self.task = asyncio.ensure_future(self.fn(self.ctx))
+        self.task = asyncio.create_task(self.call())
+        if self.asked is not None:  # by an alarm between the loop's start and here
+            self.task.cancel()
         while not self.task.done():
             await asyncio.wait({self.task}, timeout=LOOK_SECONDS)
             if self.asked is None and not self.task.done():
@@ -89,7 +94,18 @@ class _Run:
                     self.ctx.check()
                 except BaseException as error:
                     self.ask_end(error)
-        return self.task.result()
+        if self.error is not None:
+            raise self.error
+
+    async def call(self) -> None:
+        """Await the coroutine and keep what comes of it.
+
+        Kept, not raised: a SystemExit that leaves a task ends the whole loop, with a complaint.
+        """
+        try:
+            self.value = await self.fn(self.ctx)
+        except BaseException as error:
+            self.error = error
 
     def ask_end(self, error: BaseException) -> None:
         """Cancel the task; `error` is what the step then ends by. Also from a signal handler."""
