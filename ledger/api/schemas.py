@@ -342,5 +342,7 @@ class WorkerOut(BaseModel):
 class PageOut[T](BaseModel):
     """Some items; with `next_cursor`, `?cursor=` continues after them."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     items: list[T]
     next_cursor: str | None

@@ -1,0 +1,189 @@
+"""POST on a task and on an approval: every action, by whom, and what a refusal says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ledger import sql
+from ledger.models import Approval, Task
+from ledger.sql import Unit
+from ledger.transitions.approvals import ask_approval
+from ledger.workflows import AskApproval, Workflow
+from tests.api.conftest import Api
+
+pytestmark = pytest.mark.both_databases
+
+OWNER = "host:1:boot"
+GROUP = ("default", "brief", "2")
+
+
+@pytest.fixture
+def approval(api: Api, task: dict[str, Any], workflow: Workflow) -> dict[str, Any]:
+    """The task waits for an answer at its step `review`."""
+    held = sql.claim_task(OWNER, [GROUP], 60.0)
+    assert held is not None
+    unit = Unit('{"draft":"text"}', '{"draft":"text"}', 1, "review", 0)
+    settled = sql.checkpoint_unit(held, unit, lease_seconds=60.0, groups=None)
+    assert settled is not None
+    assert settled.kept_fence is not None
+    assert settled.kept_at is not None
+    held.fence, held.started_at = settled.kept_fence, settled.kept_at
+    held.step_index, held.step_name = 1, "review"
+    ask = AskApproval("Publish it?", body="Read it.", payload={"n": 1}, send_back_to="draft")
+    assert ask_approval(held, Unit("{}", None, 1, "review", 0), ask, workflow) is not None
+    page = api.get("/approvals", status="open").expect(200)
+    assert len(page["items"]) == 1
+    return dict(page["items"][0])
+
+
+def test_pause_resume_cancel(api: Api, task: dict[str, Any]) -> None:
+    path = f"/tasks/{task['id']}"
+    paused = api.post(f"{path}/pause", {"reason": "lunch"}).expect(200)
+    assert (paused["status"], paused["status_reason"]) == ("paused", "paused_by_operator")
+    assert api.post(f"{path}/resume").expect(200)["status"] == "queued"
+    assert api.post(f"{path}/cancel").expect(200)["status"] == "cancelled"
+    assert api.post(f"{path}/cancel", {}).expect(200)["status"] == "cancelled"
+    for action, body in (
+        ("retry", {}), ("resume", {}), ("pause", {}), ("repair", {"to_step": 0}),
+        ("limits", {"units": 9}),
+    ):  # fmt: skip
+        problem = api.post(f"{path}/{action}", body).expect_problem(409, "wrong_status")
+        assert "cancelled" in problem["detail"]
+    events = api.get(f"{path}/events").expect(200)["items"]
+    assert [event["kind"] for event in events] == ["submitted", "paused", "resumed", "cancelled"]
+    assert events[1]["data"]["reason"] == "lunch"
+
+
+def test_stop_takes_a_running_unit_from_its_worker(api: Api, task: dict[str, Any]) -> None:
+    path = f"/tasks/{task['id']}"
+    assert sql.claim_task(OWNER, [GROUP], 60.0) is not None
+    assert api.post(f"{path}/stop").expect(422)["code"] == "invalid_input"
+    asked = api.post(f"{path}/cancel").expect(200)
+    assert (asked["status"], asked["cancel_requested"]) == ("running", True)
+    assert api.post(f"{path}/stop").expect(200)["status"] == "cancelled"
+
+
+def test_an_old_revision_is_refused(api: Api, task: dict[str, Any]) -> None:
+    path = f"/tasks/{task['id']}"
+    api.post(f"{path}/pause", {"revision": task["revision"]}).expect(200)
+    api.post(f"{path}/resume", {"revision": task["revision"]}).expect_problem(409, "stale_revision")
+    api.post(f"{path}/resume", {"revision": 2**70}).expect_problem(409, "stale_revision")
+
+
+def test_limits_are_changed_directly_or_as_an_object(api: Api, task: dict[str, Any]) -> None:
+    path = f"/tasks/{task['id']}/limits"
+    assert api.post(path, {"units": 9, "reason": "more"}).expect(200)["limits"]["units"] == 9
+    changed = api.post(path, {"limits": {"cost": "7.5", "wall": 60}}).expect(200)
+    assert (changed["limits"]["cost"], changed["limits"]["wall"]) == ("7.50", 60.0)
+    api.post(path, {}).expect_problem(422, "invalid_input", "limits")
+    api.post(path, {"tokens": "many"}).expect_problem(422, "invalid_input", "tokens")
+    api.post(path, {"tokens": 2**60}).expect_problem(422, "invalid_input", "limits.tokens")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({}, 422, "to_step"),
+        ({"to_step": "nowhere"}, 422, "step"),
+        ({"to_step": 2}, 422, "to_step"),
+        ({"to_step": 2**70}, 422, "step"),
+        ({"to_step": "draft", "note": "a\x00b"}, 400, "note"),
+        ({"to_step": "draft", "note": "x" * 5_000}, 422, "note"),
+        ({"to_step": "draft", "notes": "x"}, 422, "notes"),
+        ({"to_step": "draft", "revision": "1"}, 422, "revision"),
+    ],
+)
+def test_a_bad_repair_is_refused_by_name(
+    api: Api, task: dict[str, Any], body: dict[str, Any], status: int, field: str
+) -> None:
+    problem = api.post(f"/tasks/{task['id']}/repair", body).expect(status)
+    assert problem["field"].startswith(field)
+
+
+def test_an_approval_is_read_and_answered(
+    api: Api, login: Callable[..., Api], approval: dict[str, Any], task: dict[str, Any]
+) -> None:
+    path = f"/approvals/{approval['id']}"
+    assert api.get(path).expect(200) == approval
+    assert (approval["task"], approval["step"]) == (task["id"], "review")
+    assert approval["decisions"] == ["approve", "reject", "send_back"]
+    assert (
+        api.get(f"/tasks/{task['id']}").expect(200)["claimable"]["why"] == "waits for an approval"
+    )
+
+    good = {"decision": "approve", "digest": approval["digest"], "comment": "fine"}
+    problem = api.post(f"{path}/answer", good).expect_problem(403, "not_allowed")
+    assert "submitted" in problem["detail"]
+    other = login()
+    other.post(f"{path}/answer", good | {"digest": "0" * 64}).expect_problem(409, "digest_mismatch")
+    for change, status, field in (
+        ({"decision": "yes"}, 422, "decision"),
+        ({"digest": None}, 422, "digest"),
+        ({"comment": "a\x00b"}, 400, "comment"),
+        ({"comment": "x" * 20_000}, 422, "comment"),
+        ({"values": {"x": float("nan")}}, 400, "values.x"),
+        ({"values": [1]}, 422, "values"),
+        ({"verdict": "ok"}, 422, "verdict"),
+    ):
+        body = {name: value for name, value in (good | change).items() if value is not None}
+        assert other.post(f"{path}/answer", body).expect(status)["field"] == field
+    decided = other.post(f"{path}/answer", good).expect(200)
+    assert (decided["status"], decided["decision"]) == ("approved", "approve")
+    assert decided["decided_by"].startswith("token:")
+    assert [vote["decision"] for vote in decided["votes"]] == ["approve"]
+    gone = api.get(f"/tasks/{task['id']}").expect(200)
+    assert (gone["status"], gone["step"]["name"]) == ("queued", "publish")
+    late = other.post(f"{path}/answer", good).expect_problem(409, "approval_closed")
+    assert "approved" in late["detail"]
+    assert api.get("/approvals", status="open").expect(200)["items"] == []
+    assert len(api.get("/approvals", task=task["id"]).expect(200)["items"]) == 1
+    assert api.get("/approvals", status="maybe").expect(422)["field"] == "status"
+
+
+def test_a_late_answer_to_a_cancelled_task_is_refused(
+    api: Api, login: Callable[..., Api], approval: dict[str, Any], task: dict[str, Any]
+) -> None:
+    assert api.post(f"/tasks/{task['id']}/cancel").expect(200)["status"] == "cancelled"
+    body = {"decision": "approve", "digest": approval["digest"]}
+    login().post(f"/approvals/{approval['id']}/answer", body).expect_problem(409, "approval_closed")
+    assert Approval.objects.get().status == "void"
+
+
+def test_each_call_needs_its_scope(
+    login: Callable[..., Api], approval: dict[str, Any], task: dict[str, Any]
+) -> None:
+    fresh = login().post("/tasks", {"workflow": "brief", "input": {"subject": "y"}}).expect(201)
+    calls: dict[str, list[tuple[str, str, Any]]] = {
+        "read": [
+            ("get", path, None)
+            for path in (
+                "/tasks", f"/tasks/{task['id']}", f"/tasks/{task['id']}/outputs",
+                f"/tasks/{task['id']}/events", f"/tasks/{task['id']}/artifacts", "/approvals",
+                f"/approvals/{approval['id']}", "/workers", "/workflows",
+            )
+        ],
+        "submit": [("post", "/tasks", {"workflow": "brief", "input": {"subject": "x"}}),
+                   ("post", "/artifacts?name=x", b"bytes")],
+        "approve": [("post", f"/approvals/{approval['id']}/answer",
+                     {"decision": "reject", "digest": approval["digest"]})],
+        "operate": [("post", f"/tasks/{fresh['id']}/{action}", body) for action, body in (
+            ("pause", {}), ("resume", {}), ("limits", {"units": 9}), ("cancel", {}),
+        )],
+    }  # fmt: skip
+    for needed, group in calls.items():
+        others = [scope for scope in calls if scope != needed]
+        poor, rich = login(*others), login(needed)
+        for method, path, body in group:
+            for caller, ok in ((poor, False), (rich, True)):
+                answer = getattr(caller, method)(path, *([] if body is None else [body]))
+                if ok:
+                    assert answer.status in {200, 201}, (method, path, answer.response.content)
+                else:
+                    problem = answer.expect_problem(403, "not_allowed")
+                    assert needed in problem["detail"]
+    statuses = dict(Task.objects.values_list("pk", "status"))
+    assert (statuses[UUID(task["id"])], statuses[UUID(fresh["id"])]) == ("failed", "cancelled")
