@@ -53,7 +53,7 @@ class Context:
         self.step: str = step.name
         self.turn: int = claimed.turn
         self.round: int = claimed.round
-        self.attempt: int = claimed.attempts + claimed.reclaims + 1
+        self.attempt: int = claimed.attempts + claimed.reclaims + claimed.releases + 1
         self.title: str = claimed.title
         self.submitted_by: str = claimed.submitted_by
         self.answer: dict[str, Any] | None = copy.deepcopy(claimed.answer)

@@ -1,0 +1,122 @@
+"""`manage.py new_workflow NAME`: a workflow to begin from, and a test that runs it."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from ledger import workflows
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
+
+WORKFLOW = '''"""The workflow {name}."""
+
+from pydantic import BaseModel
+
+from ledger.workflows import Repair, Workflow
+
+
+class Input(BaseModel):
+    """What a submitter gives."""
+
+    subject: str
+
+
+workflow = Workflow("{name}", version="1", input=Input, max_repairs=2)
+
+
+@workflow.step
+def draft(ctx):
+    """Stored when it returns: what it returns is its output, and a part of ctx.progress."""
+    return {{"draft": f"About {{ctx.input.subject}}."}}
+
+
+@workflow.step
+def verify(ctx):
+    """Sends the work back with what is wrong, at most max_repairs times."""
+    if not ctx.progress["draft"].endswith("."):
+        return Repair(to="draft", feedback=["The last sentence has no end."])
+    return {{"verified": True}}
+
+
+@workflow.step
+def publish(ctx):
+    """May run twice if its worker is lost: hand ctx.idempotency_key(...) to other services."""
+    ctx.save_artifact("draft.txt", ctx.progress["draft"])
+    return {{"characters": len(ctx.progress["draft"])}}
+'''
+
+TEST = '''"""Runs {name} to its end, on the real ledger and a test database."""
+
+from django.test import TestCase
+
+from ledger.testing import LOST, run
+from workflows.{name} import workflow
+
+
+class Test{camel}(TestCase):
+    def test_it_publishes_a_draft(self):
+        ended = run(workflow, {{"subject": "tea"}})
+        self.assertEqual(ended.status, "completed")
+        self.assertEqual(ended.result, {{"characters": 10}})
+        self.assertEqual(ended.read_artifact("draft.txt"), b"About tea.")
+
+    def test_a_lost_worker_changes_nothing(self):
+        ended = run(workflow, {{"subject": "tea"}}, faults={{"verify": LOST}})
+        self.assertEqual(ended.units, [("draft", 0), ("verify", 0), ("publish", 0)])
+'''
+
+
+class Command(BaseCommand):
+    """Writes two files; overwrites none."""
+
+    help = "Write workflows/NAME.py, a workflow to begin from, and workflows/test_NAME.py."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """NAME is the workflow's name and the module's."""
+        parser.add_argument("name", help="letters a-z, digits and _, a letter first")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """The paths go to stdout, what to do next to stderr."""
+        name: str = options["name"]
+        check_name(name)
+        folder = Path("workflows")
+        camel = name.title().replace("_", "")
+        texts = {
+            folder / f"{name}.py": WORKFLOW.format(name=name),
+            folder / f"test_{name}.py": TEST.format(name=name, camel=camel),
+        }
+        for path in texts:
+            if path.exists():
+                raise CommandError(f"{path} exists. Choose another name, or remove it first.")
+        try:
+            folder.mkdir(exist_ok=True)
+            for path, text in texts.items():
+                with path.open("x") as file:
+                    file.write(text)
+        except OSError as error:
+            raise CommandError(f"{folder} can't be written: {error.strerror}.") from None
+        self.stdout.write("\n".join(map(str, texts)))
+        self.stderr.write(
+            f"Test it:    manage.py test workflows\n"
+            f'Submit it:  manage.py submit {name} --input \'{{"subject": "tea"}}\'\n'
+            "Workers that run already know it after a restart."
+        )
+
+
+def check_name(name: str) -> None:
+    """Raise CommandError, naming the cure, unless a new workflow and module can be named so."""
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise CommandError(
+            f"{name!r} can't name a workflow and its module: use a-z, 0-9 and _, a letter first, "
+            "at most 60 characters, and no word of Python."
+        )
+    if name.startswith("test_"):
+        raise CommandError(f"{name!r} begins like a test. Choose another name.")
+    if any(known == name for known, _ in workflows.known()):
+        raise CommandError(f"There is a workflow {name!r} already. Choose another name.")
