@@ -5,11 +5,12 @@ PIP_TOOLS = 7.6.2
 PAGES = $$(git ls-files '*.html')
 
 .DEFAULT_GOAL = help
-.PHONY: help setup up test check format requirements clean
+.PHONY: help setup up test bench check format requirements clean
 
 help:
 	@echo 'make up [PORT=8000]   the product: pages, API and workers, in the foreground'
 	@echo 'make test [RING=…]    the tests, ring by ring: sqlite postgresql browser'
+	@echo 'make bench            how fast it is, as ratios to raw loops; writes docs/performance.md'
 	@echo 'make check            lint, format, types, import rules, deployment checks, migrations'
 	@echo 'make format           write what `make check` asks of the format'
 	@echo 'make requirements     pin requirements/*.in anew'
@@ -24,6 +25,9 @@ up: setup
 
 test: setup
 	@exec $(PYTHON) -m tests.rings $(RING)
+
+bench: setup
+	@exec $(PYTHON) -m benchmarks --report docs/performance.md
 
 check: setup
 	$(PYTHON) -m ruff check

@@ -1,0 +1,123 @@
+"""`python -m benchmarks`: reference, ours, reference, ours …; prints the table and judges it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks import figures
+from benchmarks.databases import PostgreSQL, SQLite, read_environment
+from benchmarks.workers import ROOT
+
+LATENCY_ROUNDS = 3
+"""Rounds of W2: each takes 8 s whatever is measured, and its medians hardly move."""
+
+
+class Bench:
+    """One benchmark: its databases, its sizes and what it has measured so far."""
+
+    def __init__(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> None:
+        self.options = options
+        self.measured: figures.Measured = defaultdict(list)
+        self.folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="lw-bench-", dir="/tmp"))
+        )
+        self.databases: list[PostgreSQL | SQLite] = []
+        if options.database in {None, "postgresql"}:
+            self.databases.append(PostgreSQL(self.folder, stack))
+        if options.database in {None, "sqlite"}:
+            self.databases.append(SQLite(self.folder, stack))
+
+    def run_rounds(self) -> None:
+        """All rounds; within one, a reference runs just before the product."""
+        for number in range(self.options.rounds):
+            for database in self.databases:
+                self.measure_throughput(database)
+                if number < LATENCY_ROUNDS:
+                    self.measure_latency(database)
+            print(f"round {number + 1} of {self.options.rounds} is done", file=sys.stderr)
+
+    def measure_throughput(self, database: PostgreSQL | SQLite) -> None:
+        """W1 by the reference, then by the product."""
+        o, name = self.options, database.name
+        sizes = [f"--tasks={o.tasks}", f"--steps={o.steps}"]
+        raw = self.run(database, f"benchmarks.raw_{name}", "w1", *sizes)["rate"]
+        found = self.run(database, "benchmarks.product", "w1", *sizes)
+        self.measured[name, "w1 raw"].append(raw)
+        self.measured[name, "w1 ours"].append(found["rate"])
+        self.measured[name, "w1 ratio"].append(found["rate"] / raw)
+        self.measured[name, "submit"].append(found["submit_ms"])
+        if isinstance(database, PostgreSQL):
+            both = zip(("commits", "fsyncs"), self.before, database.count_commits(), strict=True)
+            for label, before, after in both:
+                self.measured[name, label].append((after - before) / (o.tasks * o.steps))
+
+    def measure_latency(self, database: PostgreSQL | SQLite) -> None:
+        """W2 by a bare LISTEN loop where there is one, then by the product."""
+        runs = {"w2 ours": "benchmarks.product"}
+        if isinstance(database, PostgreSQL):
+            runs = {"w2 raw": "benchmarks.raw_postgresql", **runs}
+        for label, module in runs.items():
+            found = self.run(database, module, "w2", f"--tasks={self.options.latencies}")
+            latencies = found["latencies"]
+            for percent in (50, 99):
+                at = round(percent / 100 * (len(latencies) - 1))
+                self.measured[database.name, f"{label} p{percent}"].append(latencies[at])
+
+    def run(self, database: PostgreSQL | SQLite, module: str, *arguments: str) -> Any:
+        """One run in a fresh database: what it printed last. Raises RuntimeError."""
+        url = database.renew(migrated=module == "benchmarks.product")
+        (self.folder / "stamps").unlink(missing_ok=True)
+        if isinstance(database, PostgreSQL):
+            self.before = database.count_commits()
+        given = [] if module == "benchmarks.product" else ["--url", url]
+        ended = subprocess.run(
+            [sys.executable, "-m", module, *arguments, *given],
+            cwd=ROOT, env=read_environment(url, self.folder), capture_output=True, text=True,
+        )  # fmt: skip
+        if ended.returncode:
+            raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{ended.stderr[-4000:]}")
+        return json.loads(ended.stdout.splitlines()[-1])
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=10, choices=[3, 10])
+    parser.add_argument("--latencies", type=int, default=100, help="submissions of W2")
+    parser.add_argument("--database", choices=["postgresql", "sqlite"], help="only this one")
+    parser.add_argument("--report", type=Path, help="write the table into this page too")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure, print, write; 1 if a target was missed."""
+    options = parse_options()
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        bench = Bench(options, stack)
+        bench.run_rounds()
+        versions = [database.describe() for database in bench.databases]
+    minutes = (time.monotonic() - began) / 60
+    missed = figures.find_missed(bench.measured)
+    text = figures.write_table(bench.measured, options, versions, minutes)
+    print(text)
+    for line in missed:
+        print(f"MISSED: {line}")
+    if options.report:
+        figures.put_into(options.report, text)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""From what was measured to a table, a verdict, and the page in docs/."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime as dt
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.workers import ROOT
+
+type Measured = dict[tuple[str, str], list[float]]
+"""(database, label) -> one figure a round."""
+
+NAMES = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
+BEGIN, END = "<!-- figures: written by make bench -->", "<!-- end of figures -->"
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A bound on the median of a figure over the rounds."""
+
+    bound: float
+    at_least: bool
+
+    def is_met(self, value: float) -> bool:
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def __str__(self) -> str:
+        return f"at {'least' if self.at_least else 'most'} {self.bound:g}"
+
+
+TARGETS = {
+    ("postgresql", "w1 ratio"): Target(0.6, at_least=True),
+    ("sqlite", "w1 ratio"): Target(0.5, at_least=True),
+    ("postgresql", "w2 ours p50"): Target(10.0, at_least=False),
+}
+
+ROWS = [
+    ("w1 raw", "raw loop: steps/s", "{:,.0f}"),
+    ("w1 ours", "Longwatch: steps/s", "{:,.0f}"),
+    ("w1 ratio", "**Longwatch / raw loop**, by round", "{:.2f}"),
+    ("submit", "one submission meanwhile: ms", "{:.1f}"),
+    ("commits", "transactions per unit", "{:.2f}"),
+    ("fsyncs", "log fsyncs per unit", "{:.2f}"),
+    ("w2 raw p50", "raw LISTEN loop: ms to the first instruction, p50", "{:.1f}"),
+    ("w2 raw p99", "raw LISTEN loop: p99", "{:.1f}"),
+    ("w2 ours p50", "**Longwatch: ms to the first instruction, p50**", "{:.1f}"),
+    ("w2 ours p99", "Longwatch: p99", "{:.1f}"),
+]
+
+
+def find_missed(measured: Measured) -> list[str]:
+    """One line for each target that was not met."""
+    return [
+        f"{NAMES[key[0]]} {key[1]} is {statistics.median(measured[key]):.2f}, {target} is asked"
+        for key, target in TARGETS.items()
+        if measured.get(key) and not target.is_met(statistics.median(measured[key]))
+    ]
+
+
+def write_table(
+    measured: Mapping[tuple[str, str], list[float]],
+    options: argparse.Namespace,
+    versions: list[str],
+    minutes: float,
+) -> str:
+    """Everything that was measured as Markdown, and on what."""
+    lines = [
+        f"{dt.datetime.now(dt.UTC):%Y-%m-%d}, commit {_read_commit()}, "
+        f"{options.rounds} rounds of {options.tasks} tasks x {options.steps} steps, "
+        f"{minutes:.1f} minutes. {_describe_machine()}. "
+        + ", ".join([*versions, *_list_versions()])
+        + ".",
+    ]
+    for name, title in NAMES.items():
+        rows = [
+            _write_row(name, label, words, form, measured[name, label])
+            for label, words, form in ROWS
+            if measured.get((name, label))
+        ]
+        if rows:
+            lines += ["", f"| {title} | median | min to max (n) | target |", "|---|---|---|---|"]
+            lines += rows
+    return "\n".join(lines)
+
+
+def _write_row(name: str, label: str, words: str, form: str, values: list[float]) -> str:
+    middle, least, most = statistics.median(values), min(values), max(values)
+    spread = f"{form.format(least)} to {form.format(most)} ({len(values)})"
+    return f"| {words} | {form.format(middle)} | {spread} | {TARGETS.get((name, label), '')} |"
+
+
+def put_into(page: Path, text: str) -> None:
+    """Replace the figures between the page's two marks; the rest of it is written by hand."""
+    before, mark, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise ValueError(f"{page} lacks the line {BEGIN!r} or {END!r}")
+    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+
+
+def _read_commit() -> str:
+    def run_git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    changed = run_git("status", "--porcelain", "--untracked-files=no", "--", "ledger", "benchmarks")
+    commit = run_git("rev-parse", "--short", "HEAD") or "unknown"
+    return f"{commit} with changes" if changed else commit
+
+
+def _describe_machine() -> str:
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        found = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = found[0].partition(":")[2].strip() if found else model
+    load = os.getloadavg()[1]
+    return f"{os.cpu_count()} cores ({model}), {platform.system()}, load of 5 minutes {load:.1f}"
+
+
+def _list_versions() -> list[str]:
+    packages = [f"{name} {version(name)}" for name in ("Django", "django-q2", "psycopg")]
+    return [f"Python {platform.python_version()}", *packages]

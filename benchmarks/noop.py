@@ -1,0 +1,34 @@
+"""The workflows of the benchmark: steps that do nothing, known through LONGWATCH_WORKFLOWS."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from benchmarks import work
+from ledger.workflows import Workflow
+
+
+def make_workflow(steps: int) -> Workflow:
+    """`steps` steps that do nothing and store about 200 bytes each."""
+    made = Workflow(f"bench-{steps}")
+    for number in range(steps):
+
+        def return_output(ctx: Any, number: int = number) -> dict[str, object]:
+            return work.make_output(ctx.input["task"], number)
+
+        made.step(return_output, name=f"step-{number}")
+    return made
+
+
+ten = make_workflow(10)
+three = make_workflow(3)
+
+stamped = Workflow("bench-stamped")
+
+
+@stamped.step
+def note_time(ctx: Any) -> None:
+    """Its first instruction reads the clock."""
+    at = time.time()
+    work.stamp(ctx.input["task"], at)

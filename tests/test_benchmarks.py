@@ -1,0 +1,69 @@
+"""The benchmark runs and measures: a tiny round, with no word on speed."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+from benchmarks import figures
+from benchmarks.figures import BEGIN, END
+from tests.conftest import ROOT
+
+
+def run_benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+
+@pytest.mark.both_databases
+def test_a_tiny_round_measures_everything_and_writes_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text(f"# Ours\n{BEGIN}\nold\n{END}\nby hand\n")
+    found = run_benchmark(
+        "--rounds=1", "--tasks=4", "--steps=3", "--latencies=3",
+        f"--database={settings.RING}", f"--report={page}",
+    )  # fmt: skip
+    assert found.returncode in {0, 1}, found.stderr
+    assert (found.returncode == 1) == ("MISSED" in found.stdout)
+    text = page.read_text()
+    assert text.startswith(f"# Ours\n{BEGIN}\n20")
+    assert text.endswith(f"\n{END}\nby hand\n")
+    rows = re.findall(r"^\| (.+?) \| ([\d.,]+) \| .+ \(1\) \|", text, re.MULTILINE)
+    measured = {words: float(value.replace(",", "")) for words, value in rows}
+    assert len(measured) == {"sqlite": 6, "postgresql": 10}[settings.RING]
+    assert min(measured.values()) > 0
+
+
+def test_a_missed_target_is_named() -> None:
+    measured = {
+        ("postgresql", "w1 ratio"): [0.5, 0.9, 0.7],
+        ("sqlite", "w1 ratio"): [0.9, 0.2, 0.3],
+        ("postgresql", "w2 ours p50"): [10.5, 11.0, 2.0],
+    }
+    assert figures.find_missed(measured) == [
+        "SQLite w1 ratio is 0.30, at least 0.5 is asked",
+        "PostgreSQL w2 ours p50 is 10.50, at most 10 is asked",
+    ]
+
+
+def test_the_page_in_the_repository_takes_new_figures(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text((ROOT / "docs" / "performance.md").read_text())
+    options = argparse.Namespace(rounds=1, tasks=2, steps=3)
+    figures.put_into(page, figures.write_table({}, options, [], 0.1))
+    assert "1 rounds of 2 tasks x 3 steps" in page.read_text()
+
+
+def test_a_wrong_argument_is_refused() -> None:
+    assert run_benchmark("--steps=4").returncode == 2
