@@ -17,7 +17,6 @@ from typing import Any, overload
 from pydantic import BaseModel, ValidationError
 
 from ledger import bounds, canonical, conf
-from ledger.asynchronous import call_step
 from ledger.bounds import Limits, days, hours, minutes, seconds
 from ledger.errors import InvalidInput, UnknownStep, Unserialisable
 from ledger.outcomes import (
@@ -50,7 +49,6 @@ __all__ = [
     "Step",
     "Workflow",
     "all_workflows",
-    "call_step",
     "days",
     "get",
     "hours",

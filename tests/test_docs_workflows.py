@@ -46,7 +46,7 @@ def test_the_page_has_its_tests() -> None:
 
 
 def test_every_name_of_the_authors_api_is_on_the_page() -> None:
-    ours = {"all_workflows", "get", "known", "load_all", "load_errors", "normalise", "call_step"}
+    ours = {"all_workflows", "get", "known", "load_all", "load_errors", "normalise"}
     # What an author never writes: the registry, and the runner's half.
     names = set(workflows.__all__) - ours - {"Advance", "Outcome", "Step", "register"}
     runner = {"log_tail", "mask", "snapshot_workspace", "spent_tokens", "spent_nano"}
