@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
-from ledger import artifacts, canonical, clock, retry, secrets, sql, states, workflows
+from ledger import artifacts, canonical, clock, queries, retry, secrets, sql, states, workflows
 from ledger.context import Context
 from ledger.errors import AlreadySettled, LedgerError
 from ledger.failures import describe_failure
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 type Plan = Callable[[], Any]
 """A write that settles an attempt; returns what the worker holds next (Claimed) or None."""
+
+SHOWN = ("subject", "body", "payload", "form", "proposal")
+"""The parts of a question that people are shown."""
 
 LONGEST_WAIT = 5.0
 
@@ -54,10 +58,12 @@ def plan_outcome(
             held, unit, to_index=to, to_name=workflow.steps[to].name, feedback=feedback
         )
     if isinstance(outcome, AskApproval):
-        for name in ("body", "payload", "form", "proposal"):
-            canonical.check_json(getattr(outcome, name), name)
+        shown = {name: secrets.mask_json(getattr(outcome, name)) for name in SHOWN}
+        for name, value in shown.items():
+            canonical.check_json(value, name)
+        ask = dataclasses.replace(outcome, **shown)
         unit = _make_unit(engine, held, ctx, outcome.data, (*position, held.turn))
-        return lambda: approvals.ask_approval(held, unit, outcome, workflow) and None
+        return lambda: approvals.ask_approval(held, unit, ask, workflow) and None
     if isinstance(outcome, Finish) or last:
         given = outcome.result if isinstance(outcome, Finish) else None
         unit = _make_unit(
@@ -102,14 +108,15 @@ def _make_unit(
     if finish:
         text = output
         if result is not None:
-            text = canonical.dump_json(secrets.mask_json(result), "result")
+            result = secrets.mask_json(result)
+            text = canonical.dump_json(result, "result")
             if len(text) > tunables.inline_output_bytes:
                 text = canonical.dump_json(artifacts.spill(held, "result", result))
     index, name, turn = position
     return Unit(
         output=output, progress=progress, next_index=index, next_name=name, next_turn=turn,
-        log_tail=ctx.log.read_tail(), tokens=ctx.spent_tokens, cost=ctx.spent_nano,
-        workspace=ctx.store_workspace() or "", result=text,
+        log_tail=ctx.log_tail(), tokens=ctx.spent_tokens, cost=ctx.spent_nano,
+        workspace=ctx.snapshot_workspace(), result=text,
     )  # fmt: skip
 
 
@@ -239,7 +246,7 @@ class Registration:
         host, pid, _ = self.engine.owner.rsplit(":", 2)
         facts = {
             "host": host[:100], "pid": int(pid), "seen_at": clock.now(),
-            "knows": sorted(workflows.known()), "units": self.engine.units,
+            "knows": queries.describe_known(), "units": self.engine.units,
             "draining": self.engine.stop(),
         }  # fmt: skip
         if not Worker.objects.filter(owner=self.engine.owner).update(**facts):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from ledger import clock
+from ledger import clock, secrets
 from ledger.errors import InvalidInput, NotAllowed, UnknownStep
 from ledger.events import Actor
-from ledger.models import Task
+from ledger.models import Approval, Task
 from ledger.testing import EXPIRE, LOST, run
 from ledger.workflows import (
     Again,
@@ -300,3 +300,40 @@ def test_bad_input_and_other_queued_tasks_are_left_to_others() -> None:
     second = run(report, {"about": "two"}, answers={"review": "approve"})
     assert (first.status, second.status) == ("waiting", "completed")
     assert Task.objects.get(pk=first.id).status == "waiting"
+
+
+def test_a_secret_reaches_nothing_that_is_stored(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.LONGWATCH_INLINE_OUTPUT_BYTES = 1_000
+    monkeypatch.setattr(secrets, "_forms", set())
+    monkeypatch.setattr(secrets, "_pattern", None)
+    monkeypatch.setenv("LONGWATCH_SECRET_CANARY", "canary-7f3a")
+    workflow = Workflow("leaking", max_repairs=1)
+
+    @workflow.step
+    def leak(ctx: Any) -> Any:
+        token = ctx.secret("CANARY")
+        ctx.log.info("log %s", token)
+        if ctx.attempt == 1:
+            raise ValueError(f"error {token}")
+        if ctx.round == 0:
+            return Repair("leak", feedback=[token], key=token)
+        return {token: [f"output {token}"], "large": token * 1_000}
+
+    @workflow.step
+    def ask(ctx: Any) -> Any:
+        token = ctx.secret("CANARY")
+        return AskApproval(
+            f"Send {token}?", body=token, payload={"p": token}, proposal={"t": token}
+        )
+
+    @workflow.step
+    def end(ctx: Any) -> Any:
+        return Finish({"result": ctx.secret("CANARY") * 1_000})
+
+    ended = run(workflow, answers={"ask": "approve"})
+    assert ended.status == "completed"
+    request = Approval.objects.get()
+    stored = [str(ended), str(ended.result), str(ended.progress), str(vars(request))]
+    assert all("[secret]" in text and "canary-7f3a" not in text for text in stored)
