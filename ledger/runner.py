@@ -145,16 +145,27 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
 
 def _call_step(step: Step, ctx: Context, engine: Engine, sign: Any) -> Any:
     """The step's own code, between its soft and its hard stop."""
-    pid = os.getpid()
     margin = engine.tunables.unit_margin_seconds
     try:
         with unit_deadline(step.timeout, margin) as deadline:
             sign.interrupt = deadline.interrupt
-            return asynchronous.call_step(step, ctx)
+            return _call_in_this_process(step, ctx)
+    finally:
+        sign.interrupt = None
+
+
+def _call_in_this_process(step: Step, ctx: Context) -> Any:
+    """Call the step; a child that it forked must not come back and go on as the worker.
+
+    Before anything else of ours runs in it: the hard stop's thread does not exist there, and
+    calling it off would wait for ever.
+    """
+    pid = os.getpid()
+    try:
+        return asynchronous.call_step(step, ctx)
     finally:
         if os.getpid() != pid:
-            os._exit(0)  # a child that the step forked must not go on as the worker
-        sign.interrupt = None
+            os._exit(0)
 
 
 def _plan_failure(
@@ -162,7 +173,7 @@ def _plan_failure(
 ) -> Callable[[], Claimed | None]:
     """What an exception of the step means, as the write that settles it."""
     attempt = holder.Attempt(
-        describe_failure(error, held), ctx.log.read_tail(), ctx.spent_tokens, ctx.spent_nano
+        describe_failure(error, held), ctx.log_tail(), ctx.spent_tokens, ctx.spent_nano
     )
     if isinstance(error, UnitStopped):
         return _plan_stop(held, error.reason)
@@ -180,8 +191,11 @@ def _plan_failure(
         return lambda: holder.bury_task(held, attempt, states.UNSERIALISABLE_OUTPUT)
     if isinstance(error, Fail):
         return lambda: holder.fail_task(held, attempt)
-    log.warning("%s turn %s of task %s failed: %s", held.step_name, held.turn, held.task_id,
-                attempt.error["type"])  # fmt: skip
+    log.warning(
+        "task %s, step %s, turn %s failed: %s: %s",
+        *(held.task_id, held.step_name, held.turn),
+        *(attempt.error["type"], attempt.error["message"]),
+    )
     return lambda: settling.fail_attempt(held, attempt, step)
 
 
