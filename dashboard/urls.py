@@ -1,5 +1,30 @@
-"""Routes of the pages."""
+"""Routes of the pages. An action is a POST below what it acts on; its GET shows the form."""
 
-from django.urls import URLPattern, URLResolver
+from django.urls import URLPattern, URLResolver, path
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from dashboard.views import actions, approvals, artifacts, history, login, task, tasks
+
+app_name = "dashboard"
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", tasks.show_tasks, name="tasks"),
+    # tasks/
+    path("tasks/<uuid:task_id>/", task.show_task, name="task"),
+    path("tasks/<uuid:task_id>/outputs/", history.show_outputs, name="outputs"),
+    path("tasks/<uuid:task_id>/outputs/<int:seq>/", history.show_output, name="output"),
+    path("tasks/<uuid:task_id>/events/", history.show_events, name="events"),
+    path("tasks/<uuid:task_id>/<slug:name>/", actions.act_on_task, name="act"),
+    # approvals/
+    path("approvals/", approvals.show_approvals, name="approvals"),
+    path("approvals/<uuid:approval_id>/", approvals.show_approval, name="approval"),
+    path(
+        "approvals/<uuid:approval_id>/files/<int:index>/", approvals.show_file, name="approval-file"
+    ),
+    path("approvals/<uuid:approval_id>/answer/", approvals.answer_approval, name="answer"),
+    path("approvals/<uuid:approval_id>/undo/", approvals.undo_answer, name="undo"),
+    path("artifacts/<uuid:artifact_id>/", artifacts.download_artifact, name="artifact"),
+    # Signing in and out
+    path("login/", login.sign_in, name="login"),
+    path("login/link/<str:key>/<str:token>/", login.follow_link, name="login-link"),
+    path("logout/", login.sign_out, name="logout"),
+]

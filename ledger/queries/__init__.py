@@ -26,7 +26,7 @@ from ledger.queries.pages import (
     list_latest_outputs,
     list_waiting,
     name_tokens,
-    read_beat,
+    read_tag,
     sum_steps,
 )
 from ledger.queries.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
@@ -75,8 +75,8 @@ __all__ = [
     "live_output",
     "load_fleet",
     "name_tokens",
-    "read_beat",
     "read_revision",
+    "read_tag",
     "show_approval",
     "show_artifact",
     "show_task",

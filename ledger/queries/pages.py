@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.db.models import Count, F, Max, Q, Subquery, Sum
 
+from ledger import clock
 from ledger.conf import format_money
 from ledger.errors import NotFound, TaskNotFound
 from ledger.models import ApiToken, Approval, Event, StepOutput, Task
@@ -41,12 +42,21 @@ class StepSum:
     last_at: dt.datetime | None = None
 
 
-def read_beat(task_id: UUID) -> tuple[int, int]:
-    """(revision, beat): what a polling tag is made of. Raises TaskNotFound."""
-    row = Task.objects.filter(pk=task_id).values_list("revision", "beat").first()
+def read_tag(task_id: UUID) -> str:
+    """The polling tag `revision.beat`, with `.stalled` or `.lost` when time alone made it so.
+
+    Raises TaskNotFound.
+    """
+    row = (
+        Task.objects.filter(pk=task_id)
+        .annotate(stalled=IsStalled(), lost=Q(lease_until__lt=clock.now()))
+        .values("revision", "beat", "stalled", "lost")
+        .first()
+    )
     if row is None:
         raise TaskNotFound(task_id)
-    return row
+    late = ".lost" if row["lost"] else ".stalled" if row["stalled"] else ""
+    return f"{row['revision']}.{row['beat']}{late}"
 
 
 def list_from(
@@ -126,7 +136,9 @@ def list_waiting() -> list[dict[str, Any]]:
     columns = "id step round risk subject money outside_effect requested_at expires_at".split()
     own = [*columns, "self_approval"]
     rows = Approval.objects.filter(status=OPEN).order_by("expires_at", "id")
-    return list(rows.values(*own, "task_id", *(f"task__{name}" for name in TASK_COLUMNS))[:MAX_WAITING])
+    return list(
+        rows.values(*own, "task_id", *(f"task__{name}" for name in TASK_COLUMNS))[:MAX_WAITING]
+    )
 
 
 def list_decided(limit: int = 20) -> list[dict[str, Any]]:
@@ -153,7 +165,9 @@ def name_tokens(ids: set[str]) -> dict[str, str]:
     keys = [key for key in ids if _is_uuid(key)]
     if not keys:
         return {}
-    return {str(pk): name for pk, name in ApiToken.objects.filter(pk__in=keys).values_list("id", "name")}
+    return {
+        str(pk): name for pk, name in ApiToken.objects.filter(pk__in=keys).values_list("id", "name")
+    }
 
 
 def _is_uuid(text: str) -> bool:

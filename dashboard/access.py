@@ -1,0 +1,84 @@
+"""Who may see and do what: the ledger's scopes, checked in every view."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.cache import add_never_cache_headers, patch_vary_headers
+
+from dashboard.htmx import HtmxDetails, wants_part
+from ledger.access import APPROVE, OPERATE, READ, list_scopes
+from ledger.errors import LedgerError
+from ledger.events import Actor
+
+ROLE_NAMES = {OPERATE: "operator", APPROVE: "approver", READ: "viewer"}
+"""The least role that holds a scope, the highest first."""
+
+
+class PageRequest(HttpRequest):
+    """A request that `allow` let through."""
+
+    htmx: HtmxDetails
+    scopes: frozenset[str]
+    role_name: str
+    actor: Actor
+
+
+type View[**P] = Callable[Concatenate[PageRequest, P], HttpResponseBase]
+
+
+def allow[**P](scope: str) -> Callable[[View[P]], Callable[..., HttpResponseBase]]:
+    """Let a view run for people with `scope`; its answer is not cached and varies by HX-Request.
+
+    Anybody else is asked to sign in (a part of a page gets a bare 401, so that a poll can't swap
+    the sign-in form into the page) or told which role is missing.
+    """
+
+    def decorate(view: View[P]) -> Callable[..., HttpResponseBase]:
+        @functools.wraps(view)
+        def run_view(request: Any, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+            try:
+                response = _check_scope(request, scope) or view(request, *args, **kwargs)
+            except LedgerError as error:
+                response = _explain_error(request, error)
+            patch_vary_headers(response, ["HX-Request"])
+            add_never_cache_headers(response)
+            return response
+
+        return run_view
+
+    return decorate
+
+
+def _explain_error(request: Any, error: LedgerError) -> HttpResponse:
+    """What a view does not answer itself: a page in words; into a part nothing is swapped."""
+    if error.status == 404:
+        raise Http404(str(error))
+    if wants_part(request):
+        return HttpResponse(str(error), status=error.status, headers={"HX-Reswap": "none"})
+    return render(request, "refused.html", {"error": error}, status=error.status)
+
+
+def _check_scope(request: Any, needed: str) -> HttpResponse | None:
+    """The refusal, or None after noting on the request who asks and what they may do."""
+    if not request.user.is_authenticated:
+        if wants_part(request):
+            return HttpResponse(status=401)
+        back = request.get_full_path() if request.method == "GET" else "/"
+        return HttpResponseRedirect(f"{reverse('dashboard:login')}?{urlencode({'next': back})}")
+    request.scopes = list_scopes(request.user)
+    request.actor = Actor("user", str(request.user.pk))
+    request.role_name = next(
+        (name for scope, name in ROLE_NAMES.items() if scope in request.scopes), "no role"
+    )
+    if needed in request.scopes:
+        return None
+    if wants_part(request):
+        return HttpResponse(status=403)
+    return render(request, "403.html", {"needed": ROLE_NAMES[needed]}, status=403)

@@ -1,0 +1,128 @@
+"""What an operator can do to a task, and why not when it can't be done now."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from dashboard import forms, words
+from ledger import states
+from ledger.errors import StaleRevision
+from ledger.events import Actor
+from ledger.models import Task
+from ledger.queries import find_task
+from ledger.transitions import operators
+
+MAX_TRIES = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Action:
+    """One button. `run` is its transition, and by its name the edges of the state diagram.
+
+    `form` is asked in a dialog (without a script: on a page) first; None acts at once.
+    """
+
+    name: str
+    label: str
+    icon: str
+    run: Callable[..., None]
+    done: str
+    form: type[forms.ActionForm] | None = None
+    danger: bool = False
+    hint: str = ""
+
+    @property
+    def asks(self) -> bool:
+        """True when something is asked before the deed."""
+        return self.form is not None
+
+    @property
+    def verb(self) -> str:
+        """What the dialog's own button says: the same word, now as the deed."""
+        return "Cancel task" if self.name == "cancel" else self.label.removesuffix("…")
+
+    def find_obstacle(self, task: Task) -> str:
+        """Why it can't be done to `task` as it is now; empty when it can."""
+        edge = self.run.__name__
+        if not any(states.allow_edge(edge, task.status, target) for target in states.STATUSES):
+            return f"Not for a task that is {words.LOOKS[task.status].label.lower()}."
+        no_limit = task.status == states.DEAD and task.status_reason not in states.LIMIT_REASONS
+        if edge == "extend_limits" and no_limit:
+            return "No limit ended this task; retry it, or restart it from a step."
+        return ""
+
+
+PAUSE = Action("pause", "Pause", "pause", operators.pause_task, "Paused.")
+RESUME = Action("resume", "Resume", "right", operators.resume_task, "Resumed.")
+RETRY = Action(
+    "retry", "Retry now…", "retry", operators.retry_task, "Queued again.", forms.ReasonForm,
+    hint="The same unit runs again now. Of a running task the worker is fenced off: what it does "
+    "from then on is refused. Nobody is charged an attempt.",
+)  # fmt: skip
+RESTART = Action(
+    "restart", "Restart from step…", "undo", operators.restart_task, "Restarted.",
+    forms.RestartForm,
+    hint="Outputs of that step and of all later ones are superseded, not deleted. A worker that "
+    "runs a unit now is fenced off, an open question is void. It does not count as a repair.",
+)  # fmt: skip
+LIMITS = Action(
+    "limits", "Extend limit…", "hour", operators.extend_limits, "Limits changed.",
+    forms.LimitsForm,
+    hint="A task that a limit had ended goes on by itself.",
+)  # fmt: skip
+CANCEL = Action(
+    "cancel", "Cancel…", "x", operators.cancel_task, "Cancelled.", forms.ReasonForm, danger=True,
+    hint="It can't be taken back. Outputs and artifacts stay. A running unit ends at the next "
+    "moment at which it looks.",
+)  # fmt: skip
+STOP = Action(
+    "stop", "Stop now…", "x", operators.stop_task, "Stopped.", forms.ReasonForm, danger=True,
+    hint="The worker is fenced off at once and the unit that it runs is lost.",
+)  # fmt: skip
+
+ACTIONS = {action.name: action for action in (PAUSE, RESUME, RETRY, RESTART, LIMITS, CANCEL, STOP)}
+
+
+def list_offers(task: Task) -> list[tuple[Action, str]]:
+    """The buttons of a task, each with why it is disabled. They never change their places."""
+    if task.status in states.FINAL:
+        return []
+    paused = task.status == states.PAUSED or task.pause_requested
+    last = STOP if task.status == states.RUNNING and task.cancel_requested else CANCEL
+    shown = (RESUME if paused else PAUSE, RETRY, RESTART, LIMITS, last)
+    return [(action, action.find_obstacle(task)) for action in shown]
+
+
+def name_position(task: Task) -> str:
+    """A digest of what an operator decides on: everything that `revision` counts but the turn.
+
+    A busy task has a new revision every second. Units of the same step that came in between
+    change nothing an operator was shown; a new status, step, round or limit does.
+    """
+    seen = (
+        task.status, task.status_reason, task.step_name, task.round, task.cancel_requested,
+        task.pause_requested, task.limit_units, task.limit_tokens, task.limit_cost,
+        task.limit_wall,
+    )  # fmt: skip
+    return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
+
+
+def take_action(
+    action: Action, task: Task, actor: Actor, values: dict[str, Any], revision: int, seen: str
+) -> None:
+    """Run the transition on what the operator saw: `revision`, or a later one at `seen`.
+
+    Raises what the transition raises; StaleRevision when the task moved on for good.
+    """
+    for _ in range(MAX_TRIES):
+        try:
+            return action.run(task.pk, actor=actor, revision=revision, **values)
+        except StaleRevision:
+            task = find_task(task.pk)
+            if name_position(task) != seen:
+                raise
+            revision = task.revision
+    return action.run(task.pk, actor=actor, revision=revision, **values)

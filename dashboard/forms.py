@@ -1,0 +1,126 @@
+"""Forms of the actions and of an answer. What they clean is what a transition takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from django import forms
+
+from ledger import canonical, conf
+from ledger.models import Task
+
+MAX_REASON = 4_000
+DECISIONS = (("approve", "Approve"), ("reject", "Reject"), ("send_back", "Send back"))
+
+
+class ActionForm(forms.Form):
+    """What every action's form carries: the revision that was shown, and what it stood for."""
+
+    revision = forms.IntegerField(min_value=0, widget=forms.HiddenInput)
+    seen = forms.CharField(max_length=16, widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, task: Task, steps: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.task = task
+        self.steps = steps
+
+    def read_values(self) -> dict[str, Any]:
+        """Keyword arguments of the transition."""
+        return {}
+
+
+class ReasonForm(ActionForm):
+    """Why, kept on record; nobody is made to invent a reason."""
+
+    reason = forms.CharField(
+        label="Reason", required=False, max_length=MAX_REASON, widget=forms.Textarea
+    )
+
+    def read_values(self) -> dict[str, Any]:
+        """The reason alone."""
+        return {"reason": self.cleaned_data["reason"]}
+
+
+class RestartForm(ActionForm):
+    """Where to begin again, latest step first, and what the step is to do otherwise."""
+
+    to_step = forms.ChoiceField(label="Step", widget=forms.RadioSelect)
+    note = forms.CharField(
+        label="Feedback for the step", max_length=MAX_REASON, widget=forms.Textarea
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        reached = list(self.steps[: self.task.step_index + 1])[::-1]
+        field = self.fields["to_step"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(name, name) for name in reached]
+        field.initial = reached[0] if reached else None
+
+    def read_values(self) -> dict[str, Any]:
+        """Step and note."""
+        return {"to_step": self.cleaned_data["to_step"], "note": self.cleaned_data["note"]}
+
+
+class LimitsForm(ActionForm):
+    """The four limits as they are now; only those that were changed are passed on."""
+
+    units = forms.IntegerField(label="Units", min_value=0)
+    tokens = forms.IntegerField(label="Tokens", min_value=0)
+    cost = forms.DecimalField(label="Money", min_value=0, max_digits=19, decimal_places=9)
+    wall = forms.FloatField(label="Working time in hours", min_value=0)
+
+    def __init__(self, *args: Any, task: Task, **kwargs: Any) -> None:
+        now = {
+            "units": task.limit_units,
+            "tokens": task.limit_tokens,
+            "cost": conf.format_money(task.limit_cost),
+            "wall": f"{task.limit_wall / 3600:.6g}",
+        }
+        super().__init__(*args, task=task, initial=now | kwargs.pop("initial", {}), **kwargs)
+
+    def read_values(self) -> dict[str, Any]:
+        """The limits as the API writes them: money as a decimal string, time in seconds."""
+        given = {name: self.cleaned_data[name] for name in self.changed_data if name in _LIMITS}
+        if "cost" in given:
+            given["cost"] = str(given["cost"])
+        if "wall" in given:
+            given["wall"] = given["wall"] * 3600
+        return {"limits_given": given}
+
+
+_LIMITS = ("units", "tokens", "cost", "wall")
+
+
+class AnswerForm(forms.Form):
+    """A person's answer to a question. Reject and send back need to say why."""
+
+    decision = forms.ChoiceField(choices=DECISIONS)
+    digest = forms.CharField(max_length=64, widget=forms.HiddenInput)
+    comment = forms.CharField(required=False, max_length=canonical.MAX_TEXT, widget=forms.Textarea)
+    values = forms.CharField(required=False, widget=forms.Textarea)
+    confirmed = forms.BooleanField(required=False)
+
+    def clean_values(self) -> Any:
+        """The values as JSON; None when none were asked for."""
+        text = self.cleaned_data["values"]
+        if not text.strip():
+            return None
+        try:
+            return json.loads(text, parse_constant=_refuse_constant)
+        except ValueError as error:
+            raise forms.ValidationError(f"This is no JSON: {error}.") from None
+
+    def clean(self) -> dict[str, Any]:
+        """Both negative answers are instructions to somebody, so they can't be empty."""
+        cleaned = super().clean() or {}
+        if cleaned.get("decision") in {"reject", "send_back"} and not cleaned.get("comment"):
+            word = "reject" if cleaned["decision"] == "reject" else "send back"
+            self.add_error("comment", f"Say what should change, or why you {word} it.")
+        return cleaned
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON value")

@@ -1,0 +1,61 @@
+"""Full page or part of one: decided here and nowhere else.
+
+A view renders `page.html`; for htmx the same view renders `page.html#part`, whose partial is named
+as its element's id and its swap target.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
+from django.shortcuts import render
+from django_htmx.middleware import HtmxDetails
+
+__all__ = ["HtmxDetails", "find_unchanged", "render_page", "wants_part"]
+
+
+def wants_part(request: HttpRequest) -> bool:
+    """True when the answer goes into a page that stands; boosted links want a whole one."""
+    details: HtmxDetails | None = getattr(request, "htmx", None)
+    return bool(details and not details.boosted and not details.history_restore_request)
+
+
+def find_unchanged(request: HttpRequest, tag: str) -> HttpResponse | None:
+    """A 304 without a body when the page that polls already shows what `tag` names."""
+    if wants_part(request) and request.headers.get("HX-PTag") == tag:
+        response = HttpResponseNotModified()
+        response["HX-PTag"] = tag
+        return response
+    return None
+
+
+def render_page(
+    request: HttpRequest,
+    template: str,
+    context: Mapping[str, Any],
+    *,
+    part: str = "",
+    status: int = 200,
+    tag: str = "",
+    retarget: str = "",
+    events: tuple[str, ...] = (),
+) -> HttpResponse:
+    """The page, or its `part` for htmx.
+
+    `tag` is the polling tag of what is shown. `retarget` is the selector of the element that the
+    part replaces, when that is not the one that asked; `events` are triggered in the page.
+    """
+    if not part or not wants_part(request):
+        return render(request, template, dict(context), status=status)
+    response = render(request, f"{template}#{part}", dict(context), status=status)
+    if tag:
+        response["HX-PTag"] = tag
+    if retarget:
+        response["HX-Retarget"] = retarget
+        response["HX-Reswap"] = "outerMorph"
+    if events:
+        response["HX-Trigger"] = json.dumps(dict.fromkeys(events, True))
+    return response

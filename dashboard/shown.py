@@ -1,0 +1,161 @@
+"""A Task JSON, with what the pages say about it: looks, shares, names."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django.contrib.auth import get_user_model
+
+from dashboard import words
+from ledger import queries, registry, states
+from ledger.canonical import clean_text
+from ledger.errors import UnknownWorkflow
+from ledger.models import Task
+from ledger.queries import Fleet
+
+
+def show_row(task: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
+    """A task in a list: its JSON with `look`, `name`, `percent`, `money_percent` and `age`."""
+    end = task["finished_at"] or now
+    return task | {
+        "look": words.describe_status(task, now),
+        "name": task["title"] or task["workflow"],
+        "percent": measure_progress(task),
+        "money_percent": share(float(task["used"]["cost"]), float(task["limits"]["cost"])),
+        "age": end - task["created_at"],
+        "unfinished": task["status"] not in states.FINISHED,
+    }
+
+
+def measure_progress(task: Mapping[str, Any]) -> float:
+    """How far a task is, in percent: whole steps, and of the current one what it reports."""
+    if task["status"] == states.COMPLETED:
+        return 100.0
+    report = task["progress_report"]
+    inside = min(1.0, share(report["done"] or 0.0, report["total"] or 0.0) / 100)
+    return min(100.0, share(task["step"]["index"] + inside, task["total_steps"]))
+
+
+def share(part: float, whole: float) -> float:
+    """`part` of `whole` in percent; 0 of nothing."""
+    return 100 * part / whole if whole else 0.0
+
+
+def measure_wall(row: Task, now: dt.datetime) -> float:
+    """Seconds of the wall limit that are used; it stands while people or a pause hold the task."""
+    left = row.wall_left
+    if row.wall_until is not None:
+        left = (row.wall_until - now).total_seconds()
+    return max(0.0, row.limit_wall - (left or 0.0))
+
+
+def list_step_names(row: Task, fleet: Fleet) -> list[str]:
+    """The steps of a task's version, from this process or from a live worker; else empty."""
+    try:
+        found = registry.get(row.workflow, row.workflow_version)
+        return [step.name for step in found.steps]
+    except UnknownWorkflow:
+        known = fleet.knows.get((row.workflow, row.workflow_version))
+        return list(known.steps) if known else []
+
+
+def list_steps(
+    task: Mapping[str, Any], names: Sequence[str], sums: Iterable[queries.StepSum]
+) -> list[dict[str, Any]]:
+    """One row a step, in order: what it did so far, and whether it is done, current or to come.
+
+    A step that was done and is redone after a restart is to come again. Names that only outputs
+    know (the workflow has changed since) keep their place.
+    """
+    here, status = task["step"]["index"], task["status"]
+    by_place = {(one.index, one.name): one for one in sums}
+    places = sorted({*enumerate(names), *by_place, (here, task["step"]["name"])})
+    rows = []
+    for index, name in places:
+        found = by_place.get((index, name))
+        current = (index, name) == (here, task["step"]["name"]) and status != states.COMPLETED
+        done = words.LOOKS[states.COMPLETED] if found and found.units else None
+        rows.append(
+            {
+                "index": index,
+                "name": name,
+                "sum": found,
+                "current": current,
+                "look": task["look"] if current else done,
+            }
+        )
+    return rows
+
+
+HIDDEN = frozenset(
+    "log_tail started_at worker approval by_workflow output tokens cost number fingerprint "
+    "traceback expires_at lane title".split()
+)
+"""Keys of an event's data that its line leaves out; they are all in its details."""
+
+
+def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
+    """An event's data in one line: `key: value` of what a person reads, one level deep."""
+    if "type" in data and "message" in data:  # an error
+        return clean_text(f"{data['type']}: {data['message']}", limit)
+    parts = []
+    for key, value in data.items():
+        if key in HIDDEN or value in (None, "", [], {}):
+            continue
+        if key in {"reason", "why", "comment"}:
+            parts.append(words.REASONS.get(str(value), str(value)))
+        elif isinstance(value, dict):
+            parts.append(summarise_data(value, limit))
+        elif isinstance(value, list):
+            parts.append(f"{key}: {', '.join(str(one) for one in value[:5])}")
+        else:
+            parts.append(f"{key}: {value}")
+    return clean_text("; ".join(part for part in parts if part), limit)
+
+
+def name_actors(actors: Iterable[str]) -> dict[str, str]:
+    """How each actor (`user:3`, `token:…`, `worker:host:pid:boot`) is called."""
+    ids: dict[str, set[str]] = {}
+    everybody = set(actors)
+    for actor in everybody:
+        kind, _, key = actor.partition(":")
+        ids.setdefault(kind, set()).add(key)
+    users = _name_users(ids.get("user", set()))
+    tokens = queries.name_tokens(ids.get("token", set()))
+    return {actor: _name_actor(actor, users, tokens) for actor in everybody}
+
+
+def _name_actor(actor: str, users: dict[str, str], tokens: dict[str, str]) -> str:
+    kind, _, key = actor.partition(":")
+    if kind == "user":
+        return users.get(key, f"user {key}")
+    if kind == "token":
+        return f"token {tokens.get(key, key)}"
+    if kind == "worker":
+        return ":".join(key.split(":")[:2])
+    return f"{kind} {key}".strip()
+
+
+def _name_users(keys: set[str]) -> dict[str, str]:
+    model = get_user_model()
+    if not keys:
+        return {}
+    field = model.USERNAME_FIELD
+    try:
+        found = model._default_manager.filter(pk__in=keys).values_list("pk", field)
+        return {str(key): str(name) for key, name in found}
+    except ValueError:  # a key of another user model than today's
+        return {}
+
+
+def count_superseding(row: Task, names: Sequence[str]) -> list[tuple[str, int]]:
+    """(step, live outputs that a restart from it supersedes), the latest reached step first."""
+    live: dict[int, int] = {}
+    for one in queries.sum_steps(row.pk):
+        live[one.index] = live.get(one.index, 0) + one.units
+    return [
+        (names[index], sum(units for at, units in live.items() if at >= index))
+        for index in range(min(row.step_index, len(names) - 1), -1, -1)
+    ]

@@ -1,0 +1,236 @@
+"""How times, amounts, statuses and untrusted text look: `{% load longwatch %}`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+
+from dashboard import rich_text, words
+from ledger import queries
+from ledger.queries import COUNT_CAP
+
+register = template.Library()
+
+MAX_JSON_SHOWN = 4_000
+DASH = "\N{EN DASH}"
+MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """A decorative glyph of `_icons.html`."""
+    return format_html('<svg class="ic" aria-hidden="true"><use href="#i-{}"/></svg>', name)
+
+
+@register.simple_tag
+def glyph(name: str) -> SafeString:
+    """The shape of a state; the state's class around it gives the colour."""
+    return format_html(
+        '<svg viewBox="0 0 16 16" aria-hidden="true"><use href="#s-{}"/></svg>', name
+    )
+
+
+@register.simple_tag
+def status_tag(look: words.Look, pill: str = "") -> SafeString:
+    """A status as shape, colour and word."""
+    css = f"{look.css} {pill}".strip()
+    return format_html('<span class="st {}">{}{}</span>', css, glyph(look.glyph), look.label)
+
+
+@register.filter
+def event_look(kind: str) -> words.Look:
+    """How an event is shown."""
+    return words.EVENTS.get(kind) or words.Look(kind, "idle", "is-idle")
+
+
+@register.filter
+def took(unit: dict[str, Any]) -> dt.timedelta:
+    """How long a unit ran."""
+    span: dt.timedelta = unit["finished_at"] - unit["started_at"]
+    return span
+
+
+@register.filter
+def grouped(number: int) -> str:
+    """'10,000'."""
+    return f"{number:,}"
+
+
+@register.filter
+def answer_name(status: str) -> str:
+    """What the status of an approval is called."""
+    return words.ANSWERS.get(status, status)
+
+
+@register.filter
+def reason_text(reason: str) -> str:
+    """A reason code in words."""
+    return words.REASONS.get(reason, reason)
+
+
+@register.simple_tag
+def ago(moment: dt.datetime | str | None) -> SafeString | str:
+    """'6 h 12 m ago' or 'in 9 m', ticked by the page's script; the tooltip says the exact time."""
+    if not isinstance(moment, dt.datetime):
+        return ""
+    return _write_time(moment, _say_distance(moment), "ago")
+
+
+@register.simple_tag
+def clock_time(moment: dt.datetime | str | None) -> SafeString | str:
+    """'14:37:55' on the day itself, with the date before it on others."""
+    if not isinstance(moment, dt.datetime):
+        return ""
+    moment = moment.astimezone(dt.UTC)
+    text = f"{moment:%H:%M:%S}"
+    today = read_server_time()
+    if moment.date() != today.date():
+        year = f" {moment.year}" if moment.year != today.year else ""
+        text = f"{moment.day} {MONTHS[moment.month - 1]}{year}, {text}"
+    return _write_time(moment, text)
+
+
+@register.filter
+def duration(value: float | dt.timedelta | str | None) -> str:
+    """Two units at most: '3 h 28 m', '12.4 s', '840 ms'; never negative. Nothing is a dash."""
+    if value is None or isinstance(value, str):
+        return DASH
+    seconds = max(0.0, value.total_seconds() if isinstance(value, dt.timedelta) else value)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    return say_span(seconds)
+
+
+def say_span(seconds: float) -> str:
+    """Whole seconds and more in two units; the page's script says it in the same way."""
+    whole = int(seconds)
+    days, hours, minutes = whole // 86_400, whole // 3_600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes:02} m"
+    if minutes:
+        return f"{minutes} m {whole % 60:02} s"
+    return f"{whole} s"
+
+
+@register.filter
+def short_id(value: object) -> str:
+    """The first 8 and last 4 characters: UUIDs of one minute begin alike."""
+    text = str(value)
+    return f"{text[:8]}…{text[-4:]}" if len(text) > 14 else text
+
+
+@register.filter
+def short_owner(owner: str) -> str:
+    """`host:pid:boot-uuid` without the part that tells two boots apart."""
+    return ":".join(owner.split(":")[:2])
+
+
+@register.filter
+def capped(count: int) -> str:
+    """A count that is counted no further than its cap."""
+    return f"{COUNT_CAP:,}+" if count >= COUNT_CAP else f"{count:,}"
+
+
+@register.filter
+def pretty_json(value: Any) -> str:
+    """Indented JSON with exact numbers, cut after some 4,000 characters."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if len(text) <= MAX_JSON_SHOWN:
+        return text
+    return f"{text[:MAX_JSON_SHOWN]}\n… {len(text) - MAX_JSON_SHOWN:,} more characters"
+
+
+@register.filter
+def whole_json(value: Any) -> str:
+    """Indented JSON, all of it."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+@register.filter
+def in_words(value: Any) -> str:
+    """A value of a workflow in one line: `ran: 283, failed: 0`."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {part}" for key, part in value.items())
+    return str(value)
+
+
+@register.filter
+def markdown(text: str) -> SafeString:
+    """Untrusted Markdown as HTML that can't do harm."""
+    return mark_safe(rich_text.render_markdown(text))
+
+
+@register.filter
+def revealed(text: str) -> str:
+    """Untrusted text with its direction marks written out, so that what is read is what is run."""
+    return rich_text.reveal_controls(text)
+
+
+@register.filter
+def file_size(size: int) -> str:
+    """'21 KB'."""
+    amount = float(size)
+    for unit in ("B", "KB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} GB"
+
+
+@register.simple_tag
+def bar(percent: float, label: str, css: str = "") -> SafeString:
+    """A bar whose geometry is in attributes: no inline style."""
+    return format_html(
+        '<svg class="bar {}" role="img" aria-label="{}"><rect width="{}%" height="6"/></svg>',
+        css,
+        label,
+        f"{min(100.0, max(0.0, percent)):.4g}",
+    )
+
+
+def _say_distance(moment: dt.datetime) -> str:
+    seconds = (read_server_time() - moment).total_seconds()
+    if seconds >= 0:
+        return f"{say_span(seconds)} ago"
+    return f"in {say_span(-seconds)}"
+
+
+def _write_time(moment: dt.datetime, text: str, mode: str = "") -> SafeString:
+    exact = moment.astimezone(dt.UTC)
+    title = f"{exact.day} {MONTHS[exact.month - 1]} {exact:%Y, %H:%M:%S} UTC"
+    return format_html(
+        '<time datetime="{}" title="{}"{}>{}</time>',
+        exact.isoformat(timespec="seconds"),
+        title,
+        mark_safe(f' data-time="{mode}"') if mode else "",
+        text,
+    )
+
+
+def read_server_time() -> dt.datetime:
+    """This process's time: for ages on a page, never for anything stored."""
+    return dt.datetime.now(dt.UTC)
+
+
+@register.simple_tag
+def server_now() -> str:
+    """The server's time for the page's script, which corrects the browser's clock by it."""
+    return read_server_time().isoformat(timespec="milliseconds")
+
+
+@register.simple_tag(takes_context=True)
+def count_waiting(context: template.Context) -> int:
+    """How many approvals wait: the badge in the navigation, counted once a request."""
+    request = context["request"]
+    if not hasattr(request, "waiting_count"):
+        request.waiting_count = queries.count_waiting()
+    return int(request.waiting_count)

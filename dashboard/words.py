@@ -1,0 +1,123 @@
+"""What statuses, reasons, events and actors are called on the pages."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from ledger import states
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """How a status is shown: in words, by a shape of its own and by a colour."""
+
+    label: str
+    glyph: str
+    css: str
+    note: str = ""
+
+
+LOOKS = {
+    states.QUEUED: Look("Queued", "idle", "is-idle"),
+    states.SCHEDULED: Look("Scheduled", "sched", "is-idle"),
+    states.RUNNING: Look("Running", "run", "is-run"),
+    states.WAITING: Look("Waiting", "wait", "is-wait"),
+    states.PAUSED: Look("Paused", "pause", "is-idle"),
+    states.COMPLETED: Look("Completed", "ok", "is-ok"),
+    states.FAILED: Look("Failed", "fail", "is-fail"),
+    states.DEAD: Look("Gave up", "dead", "is-dead"),
+    states.CANCELLED: Look("Cancelled", "cancel", "is-idle"),
+}
+LOST = Look("Lost", "lost", "is-stall", "its worker is gone; it is queued again by itself")
+STALLED = Look("Stalled", "stall", "is-stall", "a worker holds it, but nothing moves")
+NO_WORKER = Look("No worker", "none", "is-stall")
+
+REASONS = {
+    states.RETRIES_EXHAUSTED: "every retry of one unit failed",
+    states.RECLAIMS_EXHAUSTED: "one step lost its worker too often",
+    states.REPAIRS_EXHAUSTED: "the work was still wrong after the last repair",
+    states.LIMIT_UNITS: "the limit of units is used up",
+    states.LIMIT_TOKENS: "the limit of tokens is used up",
+    states.LIMIT_COST: "the money limit is used up",
+    states.LIMIT_WALL: "the time limit is used up",
+    states.LIMIT_DEADLINE: "the deadline has passed",
+    states.APPROVAL_EXPIRED: "nobody answered in time",
+    states.UNSERIALISABLE_OUTPUT: "a step returned what can't be stored",
+    states.WORKFLOW_FAILED: "the workflow ended it",
+    states.APPROVAL_REJECTED: "the request was rejected",
+    states.APPROVAL: "for a person's answer",
+    states.DECIDED: "answered, takes effect in a moment",
+    states.SIGNAL: "for a signal",
+    states.CHILDREN: "for its children",
+    states.BACKOFF: "after a failure",
+    states.SLEEP: "the workflow sleeps",
+    states.NOT_BEFORE: "not before its time",
+    states.RELEASED: "a step asked to be run later",
+    states.PAUSED_BY_OPERATOR: "by an operator",
+    states.VERSION_MISFIT: "its step is not in this version of the workflow",
+    states.CANCELLED_BY_OPERATOR: "by an operator",
+    states.CANCELLED_BY_PARENT: "by its parent",
+    states.COMPENSATING: "undoing its effects",
+}
+
+EVENTS = {
+    "submitted": Look("Submitted", "idle", "is-idle"),
+    "checkpoint": Look("Output stored", "ok", "is-ok"),
+    "repaired": Look("Restarted from a step", "fix", "is-fix"),
+    "attempt_failed": Look("Attempt failed", "fail", "is-fail"),
+    "released": Look("Given back by its worker", "idle", "is-idle"),
+    "reclaimed": Look("Worker lost, queued again", "lost", "is-stall"),
+    "scheduled": Look("Scheduled", "sched", "is-idle"),
+    "promoted": Look("Due, queued", "sched", "is-idle"),
+    "approval_requested": Look("Approval asked", "wait", "is-wait"),
+    "approval_voted": Look("Vote", "wait", "is-wait"),
+    "approval_decided": Look("Approval answered", "wait", "is-wait"),
+    "approval_undone": Look("Answer undone", "wait", "is-wait"),
+    "approval_expired": Look("Approval expired", "dead", "is-dead"),
+    "approval_voided": Look("Approval void", "cancel", "is-idle"),
+    "waiting": Look("Waiting", "wait", "is-wait"),
+    "signalled": Look("Signal", "wait", "is-wait"),
+    "spawned": Look("Children started", "run", "is-run"),
+    "cancel_requested": Look("Cancel asked", "cancel", "is-idle"),
+    "cancelled": Look("Cancelled", "cancel", "is-idle"),
+    "pause_requested": Look("Pause asked", "pause", "is-idle"),
+    "paused": Look("Paused", "pause", "is-idle"),
+    "resumed": Look("Resumed", "run", "is-run"),
+    "retried": Look("Retried now", "run", "is-run"),
+    "limits_changed": Look("Limits changed", "idle", "is-idle"),
+    "edited": Look("Edited by an admin", "idle", "is-idle"),
+    "forked": Look("Copied", "idle", "is-idle"),
+    "completed": Look("Completed", "ok", "is-ok"),
+    "failed": Look("Failed", "fail", "is-fail"),
+    "dead": Look("Gave up", "dead", "is-dead"),
+    "stale_write_refused": Look("Late write of a lost worker refused", "lost", "is-stall"),
+}
+
+ANSWERS = {
+    "open": "Open",
+    "approved": "Approved",
+    "rejected": "Rejected",
+    "sent_back": "Sent back",
+    "expired": "Expired",
+    "void": "Void",
+}
+
+
+def describe_status(task: Mapping[str, Any], now: dt.datetime) -> Look:
+    """How the status of a Task JSON is shown at `now`, its reason in words as the note."""
+    status, look = task["status"], LOOKS[task["status"]]
+    if status == states.RUNNING:
+        if task["lease"] and task["lease"]["until"] < now:
+            return LOST
+        if task["cancel_requested"]:
+            return dataclasses.replace(look, note="cancel asked")
+        if task["pause_requested"]:
+            return dataclasses.replace(look, note="pauses after this unit")
+        return STALLED if task["stalled"] else look
+    if status == states.QUEUED and task["claimable"]["why"]:
+        return dataclasses.replace(NO_WORKER, note=task["claimable"]["why"])
+    reason = task["status_reason"]
+    return dataclasses.replace(look, note=REASONS.get(reason, reason))

@@ -1,0 +1,106 @@
+/* What HTML can't do alone: hold polls back, open dialogs, tick times. Every page works without it. */
+(() => {
+  "use strict";
+  const POLLED = "[hx-trigger^='every']";
+  const find = (id) => document.getElementById(id);
+  const say = (text) => { find("announce").textContent = text; };
+  let paused = false;
+  let signedOut = false;
+  let failures = 0;
+  let silentUntil = 0;
+
+  const isPoll = (element) => element.matches(POLLED);
+  const pollNow = () => document.querySelectorAll(POLLED).forEach((part) => htmx.trigger(part, "every"));
+
+  function showLive() {
+    const live = find("live");
+    if (!live) return;
+    live.hidden = !document.querySelector(POLLED);
+    live.classList.toggle("is-off", paused || signedOut || failures > 0);
+  }
+
+  function setLiveText(text) {
+    const live = find("live-text");
+    if (live && live.textContent !== text) live.textContent = text;
+  }
+
+  // A hidden tab, a pause, a lost session and a server in trouble each hold the polls back.
+  document.addEventListener("htmx:before:request", (event) => {
+    if (!isPoll(event.detail.ctx.sourceElement)) return;
+    const late = Date.now() < silentUntil;
+    if (document.hidden || paused || signedOut || late) event.preventDefault();
+  });
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) pollNow(); });
+
+  document.addEventListener("htmx:after:request", (event) => {
+    const { status } = event.detail.ctx.response;
+    if (status === 401) {
+      signedOut = true;
+      find("signed-out").hidden = false;
+    } else if (status >= 500) {
+      noteFailure();
+    } else if (failures) {
+      failures = 0;
+      silentUntil = 0;
+      setLiveText("Live");
+    }
+    if (status === 403) say("You may not do that.");
+    if (status === 404) say("It is no longer there.");
+    showLive();
+  });
+  document.addEventListener("htmx:error", () => { noteFailure(); showLive(); });
+
+  function noteFailure() {
+    failures += 1;
+    if (failures >= 3) silentUntil = Date.now() + 30_000;
+    if (failures === 1) setLiveText(`Last updated ${new Date().toISOString().slice(11, 19)} UTC, retrying`);
+  }
+
+  // Dialogs: a form loaded into the one <dialog>. Without script its link opens it as a page.
+  document.addEventListener("htmx:after:swap", () => {
+    const dialog = find("dialog");
+    if (dialog && dialog.childElementCount && !dialog.open) dialog.showModal();
+    showLive();
+  });
+  document.addEventListener("done", () => find("dialog").close());
+  document.addEventListener("click", (event) => {
+    const closer = event.target.closest("[data-close]");
+    if (closer && closer.closest("dialog")) {
+      event.preventDefault();
+      closer.closest("dialog").close();
+    }
+    if (event.target.closest("#live-pause")) {
+      paused = !paused;
+      find("live-pause").setAttribute("aria-pressed", String(paused));
+      setLiveText(paused ? "Updates paused" : "Live");
+      showLive();
+      if (!paused) pollNow();
+    }
+  });
+
+  function saySpan(seconds) {
+    const whole = Math.floor(seconds);
+    const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
+    const pad = (number) => String(number).padStart(2, "0");
+    if (days) return `${days} d ${hours} h`;
+    if (hours) return `${hours} h ${pad(minutes)} m`;
+    return minutes ? `${minutes} m ${pad(whole % 60)} s` : `${whole} s`;
+  }
+
+  // The page's clock is the server's: <html data-now> and the time since it arrived.
+  const skew = Date.parse(document.documentElement.dataset.now || new Date().toISOString()) - Date.now();
+  function tick() {
+    if (document.hidden) return;
+    for (const time of document.querySelectorAll("time[data-time]")) {
+      const seconds = (Date.now() + skew - Date.parse(time.dateTime)) / 1000;
+      time.textContent = seconds >= 0 ? `${saySpan(seconds)} ago` : `in ${saySpan(-seconds)}`;
+    }
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    find("dialog")?.addEventListener("close", (event) => event.target.replaceChildren());
+    showLive();
+    tick();
+    setInterval(tick, 1000);
+  });
+})();
