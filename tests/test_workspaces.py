@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import stat
 from collections.abc import Iterator
@@ -258,6 +259,26 @@ def test_folders_of_dead_processes_are_removed_and_of_living_ones_kept(var: Path
     forget_home()
     Workspace(claim_new(workflow))
     assert not first.parent.exists()
+
+
+def test_what_a_killed_worker_had_begun_is_no_part_of_the_next_run(var: Path) -> None:
+    held = claim_new(make_workflow())
+    workspace = Workspace(held)
+    fill(workspace.path)
+    before = describe(workspace.path)
+    move_on(held, workspace)
+    forget_home()
+    shutil.rmtree(var)
+    child = os.fork()
+    if child == 0:
+        root = Workspace(held).path
+        (root / "half").write_text("done")
+        (root / "nothing").write_text("begun")
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert len(list((var / "workspaces").glob("*/*/half"))) == 1
+    assert describe(Workspace(held).path) == before
+    assert not list((var / "workspaces").glob("*/*/half"))
 
 
 def test_a_process_keeps_the_folders_of_its_last_tasks_only() -> None:
