@@ -44,9 +44,6 @@ format: setup
 	$(PYTHON) -m ruff format
 	@if [ -n "$(PAGES)" ]; then set -x; .venv/bin/djade --target-version 6.1 $(PAGES); fi
 
-bench: setup
-	@exec $(PYTHON) -m benchmarks --report docs/performance.md
-
 # pip-tools lives in a throw-away environment, so that it is not among what it pins.
 requirements: setup
 	@set -e; tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; \
