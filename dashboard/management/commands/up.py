@@ -104,8 +104,9 @@ def _choose_url(port: int) -> str:
 
 def _make_web_command(port: int) -> list[str]:
     config = Path(settings.BASE_DIR) / "gunicorn.conf.py"
+    module, _, name = settings.WSGI_APPLICATION.rpartition(".")
     where = ["--bind", f"{HOST}:{port}", "--chdir", str(settings.BASE_DIR)]
-    return [sys.executable, "-m", "gunicorn", "--config", str(config), *where, "harness_site.wsgi"]
+    return [sys.executable, "-m", "gunicorn", "--config", str(config), *where, f"{module}:{name}"]
 
 
 def _make_web_env(port: int, text: str) -> dict[str, str]:
@@ -121,5 +122,4 @@ def _find_admin() -> Any:
     name = "admin"
     if users.filter(**{users.model.USERNAME_FIELD: name}).exists():
         name = f"admin-{secrets.token_hex(3)}"
-    admin = users.create_superuser(name, password=None)
-    return admin
+    return users.create_superuser(name, password=None)

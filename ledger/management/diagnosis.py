@@ -1,0 +1,156 @@
+"""What `doctor` looks at, one function each: what it saw, and the cure of what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, InterfaceError, connection
+from django.db.migrations.executor import MigrationExecutor
+
+from ledger import blobs, clock, conf, queries, registry, sql
+from ledger.management.terminal import explain_database_error
+
+LARGEST_SKEW = 2.0
+"""Seconds between this machine's clock and the database's from which on people are misled."""
+
+LEAST_FREE = 1 << 30
+"""Bytes of disk below which an artifact may not fit."""
+
+NETWORK = ("nfs", "cifs", "smb", "9p", "virtiofs", "fuse.sshfs", "ceph", "glusterfs")
+"""File systems on which SQLite's WAL, which is shared memory, corrupts the file."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """What one look showed; `cure` is empty when all is well."""
+
+    subject: str
+    seen: str
+    cure: str = ""
+
+
+def diagnose() -> list[Finding]:
+    """Every look, in order; without a database only what needs none."""
+    found = [*_look_at_database(), *_look_at_store(), *_look_at_workflows()]
+    if not found[0].cure:
+        found += [finding for look in _NEEDS_TABLES for finding in _try(look)]
+    return found
+
+
+def _try(look: Callable[[], list[Finding]]) -> list[Finding]:
+    try:
+        return look()
+    except (DatabaseError, InterfaceError) as error:
+        connection.close()
+        return [Finding("database", "refuses a query", explain_database_error(error))]
+
+
+def _look_at_database() -> list[Finding]:
+    try:
+        connection.ensure_connection()
+        plan = MigrationExecutor(connection)
+        missing = plan.migration_plan(plan.loader.graph.leaf_nodes())
+    except (DatabaseError, InterfaceError) as error:
+        return [Finding("database", "does not answer", explain_database_error(error))]
+    place = connection.settings_dict
+    name = f"{connection.display_name} {'.'.join(map(str, connection.get_database_version()))}"
+    if missing:
+        names = ", ".join(f"{migration.app_label}.{migration.name}" for migration, _ in missing[:3])
+        return [Finding("database", f"lacks migrations: {names}", "Run `manage.py migrate`.")]
+    found = [Finding("database", f"{name}, {place['NAME']}")]
+    if connection.vendor == "sqlite":
+        kind = _find_file_system(Path(place["NAME"]))
+        if kind.startswith(NETWORK):
+            cure = "Move the file to a local disk, or use PostgreSQL (LONGWATCH_DATABASE_URL)."
+            found.append(Finding("disk", f"the SQLite file lies on {kind}", cure))
+    return found
+
+
+def _find_file_system(path: Path) -> str:
+    """The type of the file system that holds `path`; empty where that can't be told."""
+    mounts = [
+        part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)
+    ]
+    return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else ""
+
+
+def _look_at_store() -> list[Finding]:
+    try:
+        storage = blobs.get_storage()
+        if not isinstance(storage, blobs.DurableFiles):
+            return [Finding("artifacts", f"kept by {type(storage).__name__}")]
+        folder = Path(storage.location)
+        storage.make_folder(folder)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"probe")
+        free = shutil.disk_usage(folder).free
+    except ImproperlyConfigured as error:
+        return [Finding("artifacts", "are not configured", str(error))]
+    except OSError as error:
+        cure = "Make the folder of LONGWATCH_ARTIFACTS writable for the user of web and workers."
+        return [Finding("artifacts", f"can't be stored: {error}", cure)]
+    seen = f"{folder}, {free / (1 << 30):.1f} GiB free"
+    return [Finding("artifacts", seen, "Free some disk." if free < LEAST_FREE else "")]
+
+
+def _look_at_workflows() -> list[Finding]:
+    registry.load_all()
+    found = [
+        Finding("workflows", f"{name} can't be imported: {why}", "Repair that module.")
+        for name, why in registry.load_errors.items()
+    ]
+    names = ", ".join(f"{wf.name} {wf.version}" for wf in registry.all_workflows())
+    cure = "" if names else "Write one with `manage.py new_workflow NAME`."
+    return [*found, Finding("workflows", names or "none is known", cure)]
+
+
+def _look_at_clock() -> list[Finding]:
+    began = time.time()
+    there = clock.read().timestamp()
+    ended = time.time()
+    skew = max(began - there, there - ended, 0.0)
+    if skew <= LARGEST_SKEW:
+        return [Finding("clock", "agrees with the database's")]
+    cure = "Set both by NTP. Leases go by the database's clock and are safe; logs mislead."
+    return [Finding("clock", f"is {skew:.0f} s away from the database's", cure)]
+
+
+def _look_at_workers() -> list[Finding]:
+    fleet = queries.load_fleet()
+    if not fleet.live:
+        cure = "Run `manage.py up`, or `manage.py qcluster` beside the web service."
+        return [Finding("workers", "none beats", cure)]
+    found = [Finding("workers", f"{fleet.live} beat")]
+    for lane, workflow, version in sql.list_groups()[: queries.MAX_LIMIT]:
+        if why := fleet.find_obstacle(workflow, version):
+            seen = f"tasks of {workflow} {version} wait in lane {lane}: {why}"
+            cure = "Start a worker that has this version, or cancel the tasks."
+            found.append(Finding("workers", seen, cure))
+    return found
+
+
+def _look_at_tasks() -> list[Finding]:
+    counts = queries.count_by_status()
+    seen = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "none"
+    found = [Finding("tasks", seen)]
+    for task in queries.list_stalled(5):
+        cure = f"Look at it: `manage.py watch {task['id']}`; retry takes it from its worker."
+        since = f"{task['last_progress_at']:%Y-%m-%d %H:%M:%S}"
+        found.append(Finding("tasks", f"{task['id']} made no progress since {since}", cure))
+    return found
+
+
+def _look_at_bounds() -> list[Finding]:
+    now = conf.load()
+    lease = f"lease {now.lease_seconds:g} s, heartbeat {now.heartbeat_seconds:g} s"
+    return [Finding("bounds", f"{lease}, {now.workers} workers")]
+
+
+_NEEDS_TABLES = (_look_at_bounds, _look_at_clock, _look_at_workers, _look_at_tasks)

@@ -1,0 +1,51 @@
+"""Following a task to its end: what `submit --wait` and `watch` do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from ledger import queries, states
+
+FIRST_LOOK, LAST_LOOK, GROWTH = 0.1, 1.0, 1.3
+
+type Show = Callable[[dict[str, Any], list[dict[str, Any]]], None]
+"""Called at each change with the Task JSON and the events since the last call."""
+
+
+def follow_task(task_id: UUID, show: Show) -> dict[str, Any]:
+    """Call `show` at once and at each change until the task is finished; its last Task JSON.
+
+    Raises TaskNotFound.
+    """
+    seen, last_seq, pause = -1, "", FIRST_LOOK
+    while True:
+        if queries.read_revision(task_id) != seen:
+            task = queries.show_task(task_id)
+            events = queries.list_events(task_id, after=last_seq, limit=queries.MAX_LIMIT).items
+            if events:
+                last_seq = str(events[-1]["seq"])
+            seen, pause = task["revision"], FIRST_LOOK
+            show(task, events)
+            if task["status"] in states.FINISHED:
+                return task
+        time.sleep(pause)
+        pause = min(pause * GROWTH, LAST_LOOK)
+
+
+def describe_event(event: dict[str, Any]) -> str:
+    """One line: time, kind, where, who, and the words that matter."""
+    actor = event["actor"]
+    data = event["data"]
+    where = f"{event['step']}:{event['turn']}" if event["step"] else ""
+    error = data.get("error") or {}
+    words = [
+        str(text)
+        for text in (data.get("subject"), data.get("reason"), error.get("message"))
+        if text
+    ]
+    who = "" if actor["kind"] == "worker" else f"by {actor['kind']} {actor['id']}".strip()
+    parts = [f"{event['at']:%H:%M:%S}", event["kind"], where, who, "; ".join(words)[:200]]
+    return "  ".join(part for part in parts if part)
