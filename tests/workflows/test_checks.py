@@ -68,7 +68,7 @@ def test_unittest_finds_the_tests_wherever_packages_keep_them(
 def test_a_failure_is_a_problem_with_its_output(tmp_path: Path) -> None:
     run = run_tests("unittest", write_tree(tmp_path, test_a=FAILING))
     assert get_counts(run) == (4, 1, False)
-    assert run.problem == "of 4 tests some failed"
+    assert run.problem == "1 of 4 tests failed"
     assert "by design" in run.tail
 
 
@@ -89,7 +89,9 @@ def test_pytest_counts_as_unittest_does(tmp_path: Path) -> None:
     write_tree(tmp_path, test_b=PLAIN + "def test_four(broken): pass\n")
     run = run_tests("pytest", tmp_path)
     assert get_counts(run) == (7, 2, False), run.tail
-    assert run.problem == "of 7 tests some failed"
+    assert run.problem == "1 of 7 tests failed"
+    write_tree(tmp_path, test_c="import nowhere")
+    assert run_tests("pytest", tmp_path).problem == "1 of 0 tests failed"
 
 
 def test_compiling_executes_nothing(tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_compiling_executes_nothing(tmp_path: Path) -> None:
     [
         ("import os; os._exit(0)", "the tests ended without a result (exit code 0)"),
         ("import os; os.kill(os.getpid(), 9)", "the tests ended without a result (signal 9)"),
-        ("raise SystemExit(0)", "of 1 tests some failed"),
+        ("raise SystemExit(0)", "1 of 1 tests failed"),
         (
             "import os\nfor fd in range(3, 30):\n  try: os.write(fd, b'[1]\\n')\n"
             "  except OSError: pass\nos._exit(0)",
@@ -175,4 +177,6 @@ def test_worse_is_fewer_tests_more_skips_or_a_file_that_compiles_no_more() -> No
     assert compare(ran=9, skipped=1) == "9 tests ran, 10 before"
     assert compare(skipped=3) == "3 tests were skipped, 2 before"
     assert compare(broken=["new.py", "old.py"]) == "new.py does not compile"
-    assert compare(problem="of 10 tests some failed") == "of 10 tests some failed"
+    assert compare(problem="1 of 9 tests failed") == (
+        "1 of 9 tests failed; before, 10 ran and none did"
+    )

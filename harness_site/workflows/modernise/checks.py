@@ -89,7 +89,7 @@ def copy_tree(source: Path, target: Path, paths: Iterable[str]) -> None:
 def compare_runs(before: TestRun, after: TestRun) -> str:
     """Why `after` is worse than `before`, in a few words; empty when it is not."""
     if after.problem:
-        return after.problem
+        return f"{after.problem}; before, {before.ran} ran and none did"
     if newly := sorted(set(after.broken) - set(before.broken)):
         return f"{newly[0]} does not compile"
     if after.ran < before.ran:
@@ -101,31 +101,35 @@ def compare_runs(before: TestRun, after: TestRun) -> str:
 
 def _read_run(kind: str, ended: sandbox.Ended, bounds: sandbox.Bounds) -> TestRun:
     counts = _read_counts(ended.report)
-    ran = _read_count(counts, "ran")
-    if ended.timed_out:
-        problem = f"the tests did not end in {bounds.seconds:g} s"
-    elif not counts:
-        problem = f"the tests ended without a result ({_name_exit(ended.code)})"
-    elif ended.code != 0:
-        problem = str(counts.get("problem") or f"of {ran} tests some failed")[:200]
-    elif not ran:
-        problem = "no tests were found"
-    else:
-        problem = ""
     broken = counts.get("broken")
     return TestRun(
         kind=kind,
-        ran=ran,
+        ran=_read_count(counts, "ran"),
         skipped=_read_count(counts, "skipped"),
         compiled=_read_count(counts, "compiled"),
         broken=[show_path(path) for path in broken if isinstance(path, str)]
         if isinstance(broken, list)
         else [],
-        problem=problem,
+        problem=_find_problem(ended, counts, bounds),
         tail=ended.tail,
         held=sorted(ended.held),
         seconds=round(ended.seconds, 2),
     )
+
+
+def _find_problem(ended: sandbox.Ended, counts: dict[str, Any], bounds: sandbox.Bounds) -> str:
+    ran, failed = _read_count(counts, "ran"), _read_count(counts, "failed")
+    if ended.timed_out:
+        return f"the tests did not end in {bounds.seconds:g} s"
+    if not counts:
+        return f"the tests ended without a result ({_name_exit(ended.code)})"
+    if problem := counts.get("problem"):
+        return str(problem)[:200]
+    if failed:
+        return f"{failed} of {ran} tests failed"
+    if not ran:
+        return "no tests were found"
+    return "" if ended.code == 0 else f"the tests ended with {_name_exit(ended.code)}"
 
 
 def _read_counts(report: list[bytes]) -> dict[str, Any]:

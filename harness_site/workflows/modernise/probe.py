@@ -1,8 +1,8 @@
 """A script: compiles every Python file of a tree, runs its tests and counts them.
 
 Runs inside the sandbox as `python -I -B probe.py KIND DESCRIPTOR`, in the tree's root, and writes
-one line of JSON to the descriptor: compiled, broken (paths), ran, skipped, ok, problem. The tree
-is in control of this process, so whoever reads that line believes none of it too much.
+one line of JSON to the descriptor: compiled, broken (paths), ran, skipped, failed, ok, problem. The
+tree is in control of this process, so whoever reads that line believes none of it too much.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(kind: str, report: int) -> None:
     elif kind == "pytest":
         counts |= _run_pytest(project)
     else:
-        counts |= {"ran": compiled, "skipped": 0, "ok": True}
+        counts |= {"ran": compiled, "skipped": 0, "failed": 0, "ok": True}
     sys.stdout.flush()
     os.write(report, json.dumps(counts).encode() + b"\n")
     # At once: a thread or an exit hook that a test left behind must not hold up the answer.
@@ -69,7 +69,12 @@ def _run_unittest(project: Path) -> Counts:
         if name == "." or (folder.is_dir() and not (folder / "__init__.py").exists()):
             suite.addTest(loader.discover(str(folder), top_level_dir=str(folder)))
     result = unittest.TextTestRunner(stream=sys.stdout).run(suite)
-    return {"ran": result.testsRun, "skipped": len(result.skipped), "ok": result.wasSuccessful()}
+    return {
+        "ran": result.testsRun,
+        "skipped": len(result.skipped),
+        "failed": len(result.failures) + len(result.errors) + len(result.unexpectedSuccesses),
+        "ok": result.wasSuccessful(),
+    }
 
 
 def _run_pytest(project: Path) -> Counts:
@@ -77,23 +82,33 @@ def _run_pytest(project: Path) -> Counts:
     try:
         import pytest
     except ImportError:
-        return {"ran": 0, "skipped": 0, "ok": False, "problem": "pytest is not installed here"}
+        return {"ok": False, "problem": "pytest is not installed here"}
     counter = _Counter()
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(project), str(project)]
     code = pytest.main(options, plugins=[counter])
-    return {"ran": counter.ran, "skipped": counter.skipped, "ok": code == 0}
+    return {
+        "ran": counter.ran,
+        "skipped": counter.skipped,
+        "failed": counter.failed,
+        "ok": code == 0,
+    }
 
 
 class _Counter:
     """A pytest plugin that counts tests as unittest does: a skipped one ran."""
 
-    ran = skipped = 0
+    ran = skipped = failed = 0
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Count a test at its call, or at the set-up that it never got past."""
         if report.when == "call" or (report.when == "setup" and not report.passed):
             self.ran += 1
             self.skipped += report.skipped
+        self.failed += report.failed
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """A module that can't be imported is a failure, as it is to unittest."""
+        self.failed += report.failed
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import json
@@ -30,6 +31,18 @@ class RuffFailed(Exception):
 def find_ruff() -> str:
     """The path of the binary, as ruff's own package finds it."""
     return str(importlib.import_module("ruff.__main__").find_ruff_bin())
+
+
+@functools.cache
+def find_rule_problem(rules: tuple[str, ...]) -> str:
+    """Why ruff does not take `rules`; empty when it does."""
+    with tempfile.TemporaryDirectory(prefix="longwatch-") as folder:
+        (Path(folder) / "empty.py").touch()
+        try:
+            _run_ruff(Path(folder), ["empty.py"], rules, TARGET)
+        except RuffFailed as error:
+            return str(error)
+    return ""
 
 
 def list_candidates(root: Path) -> list[str]:
@@ -89,5 +102,6 @@ def _run_ruff(
     except subprocess.TimeoutExpired:
         raise RuffFailed(f"ruff did not end in {SECONDS:g} s") from None
     if done.returncode not in {0, 1}:
-        raise RuffFailed(done.stderr.strip()[-500:] or f"ruff ended with {done.returncode}")
+        words = " ".join(done.stderr.split())[:500]
+        raise RuffFailed(words or f"ruff ended with {done.returncode}")
     return done.stdout

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import IO
 
 NO_NEWLINE = b"\\ No newline at end of file\n"
+CONTEXT = 3
+UNHURRIED = 4_000_000
+"""Lines of one side times those of the other, up to which a short diff is worth its time."""
+
 _ESCAPES = {0x07: b"a", 0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0B: b"v", 0x0C: b"f", 0x0D: b"r"}
 _ESCAPES |= {0x22: b'"', 0x5C: b"\\"}
 
@@ -75,14 +79,34 @@ def diff_file(before: Path, after: Path, path: str) -> FileDiff:
 
 def diff_bytes(old: bytes, new: bytes) -> Iterator[bytes]:
     """The hunks of a unified diff. A line ends at LF and nowhere else, so CR stays content."""
-    diff = difflib.diff_bytes(
-        difflib.unified_diff, _split_lines(old), _split_lines(new), lineterm=b"\n"
-    )
-    for line in list(diff)[2:]:  # without difflib's own --- and +++
+    a, b = _split_lines(old), _split_lines(new)
+    # difflib leaves out frequent lines to be fast, which makes longer diffs than git's.
+    hurry = len(a) * len(b) > UNHURRIED
+    matcher = difflib.SequenceMatcher(None, a, b, autojunk=hurry)
+    for group in matcher.get_grouped_opcodes(CONTEXT):
+        old_range = _format_range(group[0][1], group[-1][2])
+        new_range = _format_range(group[0][3], group[-1][4])
+        yield b"@@ -%s +%s @@\n" % (old_range, new_range)
+        for tag, old_start, old_end, new_start, new_end in group:
+            if tag == "equal":
+                yield from _mark_lines(b" ", a[old_start:old_end])
+            else:
+                yield from _mark_lines(b"-", a[old_start:old_end])
+                yield from _mark_lines(b"+", b[new_start:new_end])
+
+
+def _format_range(start: int, end: int) -> bytes:
+    if end == start:
+        return b"%d,0" % start  # nothing, after this line
+    return b"%d,%d" % (start + 1, end - start)
+
+
+def _mark_lines(mark: bytes, lines: list[bytes]) -> Iterator[bytes]:
+    for line in lines:
         if line.endswith(b"\n"):
-            yield line
+            yield mark + line
         else:
-            yield line + b"\n"
+            yield mark + line + b"\n"
             yield NO_NEWLINE
 
 

@@ -1,0 +1,183 @@
+"""What people read: the question of the review, the report, and what a comment asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from harness_site.workflows.modernise.checks import TestRun
+from harness_site.workflows.modernise.tree import FileDiff, show_path
+
+MAX_DIFF = 64 * 1024
+MAX_DIFFS = 512 * 1024
+"""Characters of a file's diff and of all: the question is a row in a table. The patch is whole."""
+
+AROUND = "`'\"()[]<>,;:!?"
+
+NOT_RUN = "its code is not run, because the token that submitted it lacks the scope operate"
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """Everything a person needs to judge the change."""
+
+    label: str
+    rules: list[str]
+    target: str
+    diffs: list[FileDiff]
+    left_alone: dict[str, str]
+    before: TestRun
+    after: TestRun
+    rounds: int
+    note: str = ""
+
+    @property
+    def added(self) -> int:
+        """Lines added, in all files."""
+        return sum(diff.added for diff in self.diffs)
+
+    @property
+    def removed(self) -> int:
+        """Lines removed, in all files."""
+        return sum(diff.removed for diff in self.diffs)
+
+    @property
+    def risk(self) -> Literal["low", "medium"]:
+        """Medium when tests vouch for less than they could, or had to be heeded."""
+        checked = self.before.kind != "compile" and "network" in self.after.held
+        return "low" if checked and not self.left_alone else "medium"
+
+    @property
+    def subject(self) -> str:
+        """The question."""
+        return f"Take ruff's fixes in {count(len(self.diffs), 'file')} of {self.label}?"
+
+    def write_body(self) -> str:
+        """The question's text, in Markdown."""
+        return "\n".join(
+            [
+                *self._write_facts(),
+                "",
+                "Approving publishes the patch, a report and the archive. Sending back leaves the "
+                "files that the comment names as they were.",
+            ]
+        )
+
+    def write_report(self, answer: dict[str, Any] | None) -> str:
+        """The published report, in Markdown."""
+        lines = [f"# {escape(self.label)}, modernised", "", *self._write_facts()]
+        if answer:
+            lines += ["", f"Approved by {code(str(answer.get('by', '')))}."]
+            if comment := str(answer.get("comment") or "").strip():
+                lines += ["", *(f"> {escape(line)}" for line in comment.splitlines())]
+        lines += ["", "## Files changed", "", "| file | added | removed |", "| --- | ---: | ---: |"]
+        lines += [f"| {code(show_path(d.path))} | {d.added} | {d.removed} |" for d in self.diffs]
+        return "\n".join(lines) + "\n"
+
+    def describe_payload(self) -> dict[str, Any]:
+        """The same for machines, with the diff of each file."""
+        return {
+            "files": list(_describe_diffs(self.diffs)),
+            "left_alone": [{"path": path, "why": why} for path, why in self.left_alone.items()],
+            "tests": {
+                "kind": self.before.kind,
+                "before": self.before.ran,
+                "after": self.after.ran,
+                "skipped_before": self.before.skipped,
+                "skipped_after": self.after.skipped,
+                "network": "cut off" if "network" in self.after.held else "not cut off",
+            },
+        }
+
+    def _write_facts(self) -> list[str]:
+        before, after = self.before, self.after
+        ran = "Python files that compile" if before.kind == "compile" else "tests that ran"
+        lines = [
+            f"ruff's safe fixes of {', '.join(self.rules)} for {self.target} change "
+            f"**{count(len(self.diffs), 'file')}** (+{self.added} -{self.removed}), "
+            f"found good {f'after {count(self.rounds, "restart")}' if self.rounds else 'at once'}.",
+            "",
+            "| | before | after |",
+            "| --- | ---: | ---: |",
+            f"| {ran} ({before.kind}) | {before.ran} | {after.ran} |",
+            f"| of these skipped | {before.skipped} | {after.skipped} |",
+            f"| seconds | {before.seconds:.1f} | {after.seconds:.1f} |",
+            "",
+            _describe_hold(frozenset(after.held)),
+        ]
+        if self.note:
+            lines += ["", f"**Only compiled:** {self.note}."]
+        if self.left_alone:
+            lines += ["", "Left as they were:", ""]
+            lines += [f"- {code(path)}: {escape(why)}" for path, why in self.left_alone.items()]
+        return lines
+
+
+def find_named_files(comment: str, paths: Iterable[str]) -> list[str]:
+    """Those of `paths` (as shown) that a comment names, in full or by a name that only one has."""
+    paths = list(paths)
+    # A name ends where the sentence goes on: at a space, a bracket, a quote, a comma or a stop.
+    words = {word.lstrip(AROUND).rstrip(AROUND + ".") for word in comment.split()}
+    last = [path.rpartition("/")[2] for path in paths]
+    return [
+        path
+        for path, name in zip(paths, last, strict=True)
+        if path in words or (name in words and last.count(name) == 1) or _is_quoted(path, comment)
+    ]
+
+
+def _is_quoted(path: str, comment: str) -> bool:
+    return " " in path and path in comment
+
+
+def count(number: int, what: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def code(text: str) -> str:
+    """Text as Markdown code, whatever is in it."""
+    # A backtick would end it and a bar would end a table's cell.
+    return f"`{text.replace('`', chr(0x2CB)).replace('|', chr(0x2223))}`"
+
+
+def escape(text: str) -> str:
+    """Text as plain Markdown text."""
+    return "".join(f"\\{char}" if char in "\\`*_{}[]<>#|~" else char for char in text)
+
+
+def _describe_hold(held: frozenset[str]) -> str:
+    what = {
+        "network": "the network",
+        "processes": "the site's processes",
+        "files": "its keys, database and artifacts",
+    }
+    cut = [text for name, text in what.items() if name in held]
+    left = [text for name, text in what.items() if name not in held]
+    lines = []
+    if cut:
+        lines.append(f"While the tests ran, they were cut off from {join(cut)}.")
+    if left:
+        lines.append(f"**Not cut off** from {join(left)}: this machine does not allow it.")
+    return " ".join(lines)
+
+
+def join(words: list[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
+
+
+def _describe_diffs(diffs: list[FileDiff]) -> Iterable[dict[str, Any]]:
+    room = MAX_DIFFS
+    for diff in diffs:
+        text = b"".join(diff.lines).decode("utf-8", "backslashreplace").replace("\0", "\\x00")
+        shown = text[: min(MAX_DIFF, room)]
+        room -= len(shown)
+        yield {
+            "path": show_path(diff.path),
+            "added": diff.added,
+            "removed": diff.removed,
+            "diff": shown if len(shown) == len(text) else shown[: shown.rfind("\n") + 1],
+            "cut": len(shown) < len(text),
+        }

@@ -1,0 +1,86 @@
+"""Where a tree comes from, and whether its submitter may have its tests run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import BinaryIO
+from uuid import UUID
+
+from harness_site.workflows.modernise.archive import Bounds, Refused, unpack
+from ledger.access import OPERATE
+from ledger.models import ApiToken
+
+SUFFIXES = re.compile(r"\.(tar\.gz|tgz|zip|whl)$", re.IGNORECASE)
+OWN = Bounds(files=10**9, file_bytes=2**62, total_bytes=2**62, ratio=10**9)
+"""No bounds: for what we packed ourselves."""
+
+
+def find_distribution(name: str) -> metadata.Distribution:
+    """The installed distribution. Raises ValueError."""
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        raise ValueError(f"no distribution named {name!r} is installed here") from None
+
+
+def copy_distribution(name: str, target: Path, bounds: Bounds | None = None) -> str:
+    """Copy what a distribution installed as importable, and return its name with its version.
+
+    Its metadata, scripts and bytecode are left out. Raises Refused.
+    """
+    bounds = bounds or Bounds()
+    distribution = find_distribution(name)
+    files = total = 0
+    for file in distribution.files or ():
+        first = file.parts[0]
+        if first in {"..", "/", "__pycache__"} or first.endswith((".dist-info", ".pth")):
+            continue
+        source = Path(str(distribution.locate_file(file)))
+        if ".." in file.parts or file.suffix == ".pyc" or not source.is_file():
+            continue
+        files, total = files + 1, total + source.stat().st_size
+        if files > bounds.files or total > bounds.total_bytes:
+            raise Refused(
+                f"it has more than {bounds.files:,} files or {bounds.total_bytes:,} bytes"
+            )
+        (target / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target / file)
+        (target / file).chmod(source.stat().st_mode & 0o777 | 0o600)
+    if not files:
+        raise Refused("it has no files of its own; was it installed in editable mode?")
+    return f"{distribution.name} {distribution.version}"
+
+
+def unpack_stream(content: BinaryIO, target: Path, bounds: Bounds | None = None) -> None:
+    """Unpack the archive read from `content`. Raises Refused."""
+    with tempfile.NamedTemporaryFile(prefix="longwatch-") as spooled:
+        shutil.copyfileobj(content, spooled)
+        spooled.flush()
+        unpack(Path(spooled.name), target, bounds)
+
+
+def name_after(archive: str) -> str:
+    """What to call the results of an archive of this name: no path, no surprises."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", SUFFIXES.sub("", archive)).strip(".-")
+    return stem[:80] or "archive"
+
+
+def may_run_code(submitted_by: str) -> bool:
+    """May code that this submitter uploaded be run? A token needs the scope `operate` for that."""
+    kind, _, name = submitted_by.partition(":")
+    if kind == "token":
+        return OPERATE in list_token_scopes(name)
+    return kind in {"user", "cli", "system"}
+
+
+def list_token_scopes(token: str) -> list[str]:
+    """The scopes of an API token by its id; none for one that is not known."""
+    try:
+        found = ApiToken.objects.filter(pk=UUID(token)).values_list("scopes", flat=True).first()
+    except ValueError:
+        return []
+    return list(found or [])
