@@ -13,7 +13,6 @@ help:
 	@echo 'make bench            how fast it is, as ratios to raw loops; writes docs/performance.md'
 	@echo 'make check            lint, format, types, import rules, deployment checks, migrations'
 	@echo 'make format           write what `make check` asks of the format'
-	@echo 'make bench            measure against raw loops; about four minutes'
 	@echo 'make requirements     pin requirements/*.in anew'
 	@echo 'make clean            remove .venv and caches; var/ (the data) stays'
 
