@@ -5,16 +5,19 @@ So it is asynchronous: whoever catches it rolls back and closes the database con
 nothing is known about the statement it may have cut in two. The hard stop is a timer thread in C
 that needs no GIL, for a step that is stuck in C code or swallows the exception; it writes a
 traceback and ends the process. Steps must not take SIGALRM. Arming both costs 40 us a unit.
+
+Whoever had an alarm set around the block, as pytest-timeout has, gets it back, and gets it on time.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import math
 import signal
 import threading
 import time
 from types import FrameType, TracebackType
-from typing import Final
+from typing import Any, Final
 
 RETRY_SECONDS: Final = 0.01
 """How soon the soft stop tries again when it met this module instead of the step."""
@@ -44,6 +47,8 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
         self.margin = margin
         self.reason: str | None = None
         self.ends = 0.0
+        self._outer: Any = None
+        self._outer_ends: float | None = math.inf  # None once it has its alarm back
 
     def __enter__(self) -> unit_deadline:
         global _armed
@@ -53,9 +58,13 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
         faulthandler.dump_traceback_later(self.seconds + self.margin, exit=True)
         if threading.current_thread() is threading.main_thread():
             # Set anew for each unit: the step before may have taken the signal.
-            signal.signal(signal.SIGALRM, _raise_in_step)
+            self._outer = signal.signal(signal.SIGALRM, _raise_in_step)
             _armed = self
-            signal.setitimer(signal.ITIMER_REAL, self.seconds)
+            left, _ = signal.setitimer(signal.ITIMER_REAL, self.seconds)
+            if left:
+                self._outer_ends = self.ends - self.seconds + left
+            if left or self.reason is not None:  # interrupted before it began
+                signal.setitimer(signal.ITIMER_REAL, self._find_wait())
         return self
 
     def __exit__(
@@ -66,8 +75,23 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
     ) -> None:
         global _armed
         _armed = None
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._give_alarm_back()
         faulthandler.cancel_dump_traceback_later()
+
+    def _find_wait(self) -> float:
+        """Seconds until the alarm has something to do; never 0, which would turn it off."""
+        due = 0.0 if self.reason is not None else min(self.ends, self._outer_ends or math.inf)
+        return max(due - time.monotonic(), RETRY_SECONDS)
+
+    def _give_alarm_back(self) -> None:
+        ends, self._outer_ends = self._outer_ends, None
+        if ends is None or threading.current_thread() is not threading.main_thread():
+            return
+        left = 0 if ends == math.inf else max(ends - time.monotonic(), RETRY_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, left)
+        # Never back to the default action: a late `interrupt` would end the process.
+        if callable(self._outer):
+            signal.signal(signal.SIGALRM, self._outer)
 
     def interrupt(self, reason: str) -> None:
         """Raise UnitStopped(reason) in the block, from any thread; nothing if it has ended."""
@@ -91,11 +115,15 @@ def _raise_in_step(signum: int, frame: FrameType | None) -> None:
     unit = _armed
     if unit is None:
         return
-    early = 0.0 if unit.reason is not None else unit.ends - time.monotonic()
-    if early > 0 or (frame is not None and frame.f_globals is globals()):
-        signal.setitimer(signal.ITIMER_REAL, max(early, RETRY_SECONDS))
+    now = time.monotonic()
+    early = unit.reason is None and now < min(unit.ends, unit._outer_ends or math.inf)
+    if early or (frame is not None and frame.f_globals is globals()):
+        signal.setitimer(signal.ITIMER_REAL, unit._find_wait())
         return
     _armed = None
-    if unit.reason is None:
-        raise UnitTimeout(f"the unit ran longer than {unit.seconds:g} s")
-    raise UnitStopped(unit.reason)
+    if unit.reason is not None:
+        raise UnitStopped(unit.reason)
+    if now < unit.ends:
+        unit._give_alarm_back()  # it rings at once, and finds its owner's handler
+        return
+    raise UnitTimeout(f"the unit ran longer than {unit.seconds:g} s")

@@ -18,7 +18,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import wait as wait_readable
 from typing import Any, Final
 
@@ -50,15 +50,24 @@ def open_channel(using: str = DEFAULT_DB_ALIAS) -> None:
             _channel.bind(address)
             return
         except OSError:
-            _channel.close()
+            close_channel()
+
+
+def close_channel() -> None:
+    """Let go of the slot. The end of the process does the same."""
+    global _channel
+    if _channel is not None:
+        _channel.close()
     _channel = None
 
 
 def nudge(using: str = DEFAULT_DB_ALIAS) -> None:
     """Wake one idle worker of each cluster on this database. Never blocks, never raises."""
-    addresses = _list_addresses(using)
-    if not addresses:
-        return
+    send(_list_addresses(using))
+
+
+def send(addresses: Iterable[bytes]) -> None:
+    """One datagram to each address, where anybody listens."""
     try:
         with _make_socket() as sender:
             for address in addresses:
@@ -152,11 +161,11 @@ def _list_addresses(using: str) -> tuple[bytes, ...]:
     connection = connections[using]
     if connection.vendor != "sqlite":
         return ()
-    return _derive_addresses(str(connection.settings_dict["NAME"]))
+    return derive_addresses(str(connection.settings_dict["NAME"]))
 
 
 @functools.lru_cache(maxsize=16)
-def _derive_addresses(name: str) -> tuple[bytes, ...]:
+def derive_addresses(name: str) -> tuple[bytes, ...]:
     """Abstract addresses for one database file; none for a database in memory."""
     if not os.path.exists("/proc/net/unix") or ":memory:" in name or "mode=memory" in name:
         return ()

@@ -90,6 +90,8 @@ class ToyDatabase:
 class ToyCluster:
     """`manage.py qcluster` in a session of its own. Leaving the block kills whatever is left."""
 
+    command: tuple[str, ...] = ("-m", "django", "qcluster", "--workers", "2")
+
     def __init__(self, folder: Path, url: str, **environment: str | float) -> None:
         self.database = ToyDatabase(url)
         self.mark = uuid.uuid4().hex
@@ -107,7 +109,7 @@ class ToyCluster:
     def __enter__(self) -> Self:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "django", "qcluster", "--workers", "2"],
+                [sys.executable, *self.command],
                 cwd=ROOT,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

@@ -15,17 +15,17 @@ StartCluster = Callable[..., ToyCluster]
 
 
 @pytest.fixture(scope="session")
-def toy_server() -> Iterator[str]:
-    """A PostgreSQL server that tests here may stop; its URL."""
+def toy_server() -> Iterator[Cluster]:
+    """A PostgreSQL server that tests here may stop, as long as they start it again."""
     with Cluster() as server:
-        yield server.url
+        yield server
 
 
 @pytest.fixture
 def toy_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where the table of units is, in this ring."""
     if settings.RING == "postgresql":
-        return str(request.getfixturevalue("toy_server"))
+        return str(request.getfixturevalue("toy_server").url)
     return f"sqlite:///{tmp_path}/toy.sqlite3"
 
 

@@ -38,7 +38,7 @@ def run_resident(
     guardian.let_go = lambda: release(owner)
     while not stop() and time.monotonic() < until:
         if (unit := claim(owner)) is None:
-            idle(1.0)
+            idle(min(1.0, until - time.monotonic()))
             continue
         state = run_bounded(*unit[1:])
         execute("UPDATE toy SET state = %s WHERE id = %s AND owner = %s", state, unit[0], owner)

@@ -1,0 +1,52 @@
+"""Workflows for the tests that kill real workers. Each attempt leaves a line outside the product."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from ledger.workflows import Again, Workflow
+
+
+class Pace(BaseModel):
+    """Where to write, how long each unit takes, and how many turns `work` has."""
+
+    sink: str
+    seconds: float = 0.5
+    turns: int = 3
+
+
+def note_attempt(ctx: Any) -> None:
+    """One line per attempt, `step turn pid fence time`: the count that the ledger can't flatter."""
+    line = f"{ctx.task_id} {ctx.step} {ctx.turn} {os.getpid()} {time.time()}\n"
+    with Path(ctx.input.sink).open("a") as sink:
+        sink.write(line)
+
+
+paced = Workflow("paced", input=Pace)
+
+
+@paced.step
+def begin(ctx: Any) -> Any:
+    """A unit that takes no time."""
+    note_attempt(ctx)
+    return {"begun": True}
+
+
+@paced.step
+def work(ctx: Any) -> Any:
+    """`turns` units of `seconds` each."""
+    note_attempt(ctx)
+    time.sleep(ctx.input.seconds)
+    return Again() if ctx.turn + 1 < ctx.input.turns else {"worked": ctx.turn + 1}
+
+
+@paced.step
+def end(ctx: Any) -> Any:
+    """The last unit."""
+    note_attempt(ctx)
+    return {"ended": True}

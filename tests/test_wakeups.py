@@ -1,0 +1,130 @@
+"""An idle worker is woken by what concerns it, and only waits as long as it may."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.db import connection
+
+from ledger import wakeups
+from ledger.wakeups import Waiter
+
+LONG = 60.0
+
+
+def idle_in_time(waiter: Waiter) -> bool:
+    """Wait up to LONG; whether something ended it sooner."""
+    begun = time.monotonic()
+    waiter.idle(LONG)
+    return time.monotonic() - begun < LONG / 2
+
+
+@pytest.fixture
+def waiter(transactional_db: None) -> Iterator[Waiter]:
+    """One that has nothing left to look for. Its cluster's socket is bound on SQLite."""
+    wakeups.open_channel()
+    waiter = Waiter(stop=lambda: False)
+    waiter.idle(LONG)  # SQLite: the first look; PostgreSQL: after LISTEN look once more
+    yield waiter
+    waiter.close()
+    wakeups.close_channel()
+
+
+@pytest.mark.both_databases
+def test_the_first_wait_ends_at_once(waiter: Waiter) -> None:
+    """What came before we listened has to be looked for."""
+    another = Waiter(stop=lambda: False)
+    assert idle_in_time(another)
+    another.close()
+
+
+@pytest.mark.both_databases
+def test_a_wait_without_news_lasts_as_long_as_asked(waiter: Waiter) -> None:
+    begun = time.monotonic()
+    waiter.idle(0.6)
+    assert 0.6 <= time.monotonic() - begun < LONG
+
+
+@pytest.mark.both_databases
+def test_a_stop_ends_the_wait(transactional_db: None) -> None:
+    stop = threading.Event()
+    waiter = Waiter(stop=stop.is_set)
+    waiter.idle(LONG)
+    threading.Timer(0.2, stop.set).start()
+    assert idle_in_time(waiter)
+    waiter.close()
+
+
+def test_a_nudge_wakes_it(waiter: Waiter) -> None:
+    wakeups.nudge()
+    assert idle_in_time(waiter)
+
+
+def test_a_nudge_while_it_works_is_kept_for_it(waiter: Waiter) -> None:
+    for _ in range(1000):  # more than any queue holds: it must not block
+        wakeups.nudge()
+    assert idle_in_time(waiter)
+
+
+def test_a_nudge_wakes_one_worker_of_each_cluster(waiter: Waiter) -> None:
+    first, wakeups._channel = wakeups._channel, None
+    wakeups.open_channel()
+    second, wakeups._channel = wakeups._channel, first
+    assert first is not None
+    assert second is not None
+    with second:
+        wakeups.nudge()
+        assert first.recv(1) == second.recv(1) == b"!"
+        with pytest.raises(BlockingIOError):
+            first.recv(1)
+
+
+def test_nobody_listens_and_nobody_minds(transactional_db: None) -> None:
+    wakeups.nudge()
+
+
+def test_databases_do_not_meet(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    one = wakeups.derive_addresses(str(tmp_path / "a"))
+    assert len(set(one)) == wakeups.SLOTS
+    assert set(one).isdisjoint(wakeups.derive_addresses(str(tmp_path / "b")))
+    assert wakeups.derive_addresses(str(tmp_path / "link")) == one
+    assert wakeups.derive_addresses("file:x?mode=memory&cache=shared") == ()
+
+
+def test_a_write_without_a_nudge_is_seen(waiter: Waiter) -> None:
+    """By another program, in another container: no datagram comes from there."""
+    other = sqlite3.connect(connection.settings_dict["NAME"], autocommit=True)
+    other.execute("CREATE TABLE elsewhere (id INTEGER)")
+    other.execute("DROP TABLE elsewhere")
+    other.close()
+    assert idle_in_time(waiter)
+
+
+@pytest.mark.postgresql
+def test_a_notification_wakes_it(waiter: Waiter) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("NOTIFY longwatch")
+    assert idle_in_time(waiter)
+    begun = time.monotonic()
+    waiter.idle(0.3)
+    assert time.monotonic() - begun >= 0.3  # once
+
+
+@pytest.mark.postgresql
+def test_a_broken_connection_is_replaced(waiter: Waiter) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+        )
+        assert cursor.rowcount == 1
+    waiter.idle(0.3)  # logged and waited out, not raised
+    assert idle_in_time(waiter)  # listens again, so look once more
+    with connection.cursor() as cursor:
+        cursor.execute("NOTIFY longwatch")
+    assert idle_in_time(waiter)
