@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -133,8 +134,13 @@ SELECT lane, workflow, workflow_version FROM g"""
 
 
 @functools.lru_cache(maxsize=64)
-def _write(name: str, offset: float) -> str:
-    """The text of a statement; `offset` keys the cache because tests move the clock."""
+def _write(name: str, offset: float) -> tuple[str, list[str]]:
+    """A statement with $1, $2 … and the names of its parameters in that order; `offset` keys the
+    cache because tests move the clock.
+
+    Numbered here, once: psycopg would look for the names in each call, and it does not keep what it
+    found in a text as long as the settle statement, which cost 0.2 ms each time.
+    """
     now = clock.fragment("postgresql")
     lease = clock.fragment("postgresql", "%(lease)s")
     advance, plain = ADVANCE.format(now=now), PLAIN.format(now=now)
@@ -158,10 +164,15 @@ def _write(name: str, offset: float) -> str:
         "beat": BEAT.format(lease=lease),
         "groups": GROUPS,
     }
-    return texts[name]
+    names: dict[str, int] = {}
+
+    def number_name(match: re.Match[str]) -> str:
+        return f"${names.setdefault(match[1], len(names) + 1)}"
+
+    return re.sub(r"%\((\w+)\)s", number_name, texts[name]), list(names)
 
 
-def _execute(name: str, params: dict[str, Any]) -> psycopg.Cursor[Any]:
+def _execute(name: str, params: dict[str, Any]) -> psycopg.RawCursor[Any]:
     """Run a hot statement prepared, on Django's own connection and in its transaction, if any.
 
     Django's cursor binds on the client, which can't be prepared; planning the settle statement
@@ -171,9 +182,10 @@ def _execute(name: str, params: dict[str, Any]) -> psycopg.Cursor[Any]:
     raw = connection.connection
     if raw.prepare_threshold is None:
         raw.prepare_threshold = 2
-    cursor: psycopg.Cursor[Any] = psycopg.Cursor(raw)
+    text, names = _write(name, clock.offset)
+    cursor: psycopg.RawCursor[Any] = psycopg.RawCursor(raw)
     with connection.wrap_database_errors:
-        cursor.execute(_write(name, clock.offset), params)
+        cursor.execute(text, [params[key] for key in names])
     return cursor
 
 
