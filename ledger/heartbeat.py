@@ -79,5 +79,6 @@ class Heart:
         """Give the attempt in hand back, uncharged: the process is about to end."""
         held = self.held
         if held is not None and not held.lost:
+            held.stop = True
             with contextlib.suppress(LedgerError):
                 holder.release_task(held.claimed, why="drain")

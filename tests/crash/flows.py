@@ -1,4 +1,4 @@
-"""Workflows for the tests that kill real workers. Each attempt leaves a line outside the product."""
+"""Workflows for the tests that kill real workers; each attempt leaves a line outside."""
 
 from __future__ import annotations
 
