@@ -131,6 +131,7 @@ print(*(secret in found for found in (own, others, files)))
 RUN_IN_A_PROCESS_WITH_SECRETS = """
 import os, pathlib, sys
 os.environ["DJANGO_SETTINGS_MODULE"] = "harness_site.settings"
+__import__("django").setup()
 from tests.workflows.test_sandbox import LOOK_FOR_SECRETS, confine
 var = os.environ["LONGWATCH_VAR"]
 pathlib.Path(var, "secret_key").write_text("hunter2-0123456789-hunter2-0123456789")
@@ -223,6 +224,7 @@ def test_when_we_are_killed_it_dies_too(tmp_path: Path, mark: str) -> None:
     code = f"""
 import os
 os.environ["DJANGO_SETTINGS_MODULE"] = "harness_site.settings"
+__import__("django").setup()
 from tests.workflows.test_sandbox import confine
 confine("import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time;"
         "time.sleep(600)', '{mark}', __import__('os').getcwd()], start_new_session=True)")
