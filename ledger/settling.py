@@ -13,6 +13,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, connectio
 
 from ledger import artifacts, canonical, clock, queries, retry, secrets, sql, states, workflows
 from ledger.context import Context
+from ledger.deadlines import cancel_hard_stop
 from ledger.errors import AlreadySettled, LedgerError
 from ledger.failures import describe_failure
 from ledger.models import StepOutput, Task, Worker
@@ -53,7 +54,9 @@ def plan_outcome(
         unit = _make_unit(engine, held, ctx, outcome.data, (*position, held.turn))
         to = workflow.index_of(outcome.to)
         feedback = secrets.mask_json(outcome.feedback)
-        canonical.check_json(feedback, "feedback")
+        text = canonical.dump_json(feedback, "feedback")
+        if len(text) > engine.tunables.inline_output_bytes:
+            feedback = artifacts.spill(held, "feedback", feedback)
         return lambda: holder.repair_task(
             held, unit, to_index=to, to_name=workflow.steps[to].name, feedback=feedback
         )
@@ -185,6 +188,7 @@ def settle(engine: Engine, held: Claimed, plan: Plan) -> Claimed | None:
         except DatabaseError as error:
             _settle_refused(held, error)
             return None
+        cancel_hard_stop()
         while True:
             forget_connections()
             time.sleep(waited * random.uniform(0.5, 1.0))
