@@ -66,7 +66,7 @@ def list_from(
 
     What a page that polls shows: rows change in place and none is pushed down.
     """
-    when = Subquery(Task.objects.filter(pk=first).values("created_at"))
+    when = Subquery(Task.objects.filter(pk=first).values("created_at")[:1])
     newer = Q(created_at__gt=when) | Q(created_at=when, pk__gt=first)
     rows = wanted.apply(Task.objects.annotate(stalled=IsStalled()).defer(*LARGE))
     page = page_newest(rows.exclude(newer), "created_at", limit, "")

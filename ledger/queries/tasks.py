@@ -151,8 +151,8 @@ def list_stalled(limit: int = DEFAULT_LIMIT) -> list[dict[str, Any]]:
 
 def count_by_status() -> dict[str, int]:
     """Status -> number of tasks, each counted up to COUNT_CAP."""
-    some = f"SELECT 1 FROM longwatch_task WHERE status = %s LIMIT {COUNT_CAP}"
-    one = f"SELECT %s, (SELECT count(*) FROM ({some}) AS some)"
+    rows = f"SELECT 1 FROM longwatch_task WHERE status = %s LIMIT {COUNT_CAP}"
+    one = f"SELECT %s, (SELECT count(*) FROM ({rows}) AS capped)"
     with connection.cursor() as cursor:
         cursor.execute(
             " UNION ALL ".join([one] * len(states.STATUSES)),

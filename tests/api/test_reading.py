@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.test import RequestFactory
 
-from ledger import clock, sql
+from ledger import clock, queries, sql, states
 from ledger.api import longpoll
 from ledger.models import Task, Worker
 from ledger.sql import Unit
@@ -196,6 +196,19 @@ def test_the_fleet_is_listed(api: Api) -> None:
     shown = next(one for one in found if one["name"] == "brief")
     assert (shown["workers"], shown["steps"]) == (1, ["draft", "review", "publish"])
     assert shown["input_schema"]["required"] == ["subject"]
+
+
+def test_tasks_are_counted_by_status_up_to_a_cap(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(3):
+        submit(api, title=str(n))
+    operators.cancel_task(submit(api)["id"], actor=operators.Actor("cli", "x"))
+    counts = queries.count_by_status()
+    assert set(counts) == set(states.STATUSES)
+    assert {name: count for name, count in counts.items() if count} == {
+        "queued": 3, "cancelled": 1,
+    }  # fmt: skip
+    monkeypatch.setattr("ledger.queries.tasks.COUNT_CAP", 2)
+    assert queries.count_by_status()["queued"] == 2
 
 
 def wait(task_id: str, revision: int, seconds: float, *, threads: bool = True) -> None:
