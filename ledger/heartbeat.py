@@ -7,13 +7,15 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-from ledger import sql
+from ledger import sql, states
 from ledger.conf import Tunables
 from ledger.errors import LedgerError
+from ledger.models import Task
 from ledger.sql import Claimed, Lease
 from ledger.transitions import holder
 
 LOOK_SECONDS = 0.25
+STATUS_SECONDS = 1.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -24,6 +26,7 @@ class Held:
     lease: Lease
     ends: float
     next_beat: float
+    next_look: float
     interrupt: Callable[[str], None] | None = None
     cancel: bool = False
     lost: bool = False
@@ -47,7 +50,7 @@ class Heart:
         now = time.monotonic()
         ends = now + seconds + self.tunables.unit_margin_seconds
         beat = now + self.tunables.heartbeat_seconds
-        self.held = Held(claimed, claimed.lease, ends, beat)
+        self.held = Held(claimed, claimed.lease, ends, beat, now + STATUS_SECONDS)
         return self.held
 
     def drop(self) -> None:
@@ -57,23 +60,39 @@ class Heart:
     def tick(self) -> float:
         """Beat if it is time; returns when to be called again."""
         held, now = self.held, time.monotonic()
-        if held is None or held.lost or now < held.next_beat:
-            return LOOK_SECONDS
-        if now > held.ends:
+        if held is None or held.lost or now > held.ends:
             return LOOK_SECONDS  # stuck beyond its hard stop: let the lease run out
+        if now < held.next_beat:
+            self._look(held, now)
+            return LOOK_SECONDS
         held.next_beat = now + self.tunables.heartbeat_seconds
         try:
             beaten = sql.beat_leases(self.owner, [held.lease], self.tunables.lease_seconds)
         except BaseException:
             held.next_beat = now
             raise
-        if beaten:
-            held.cancel = held.cancel or beaten[0].cancel_requested
+        self._take_in(held, [flag.cancel_requested for flag in beaten])
+        return LOOK_SECONDS
+
+    def _look(self, held: Held, now: float) -> None:
+        """Between beats, once a second: a person who cancels or stops should not wait for one."""
+        if now < held.next_look:
+            return
+        held.next_look = now + STATUS_SECONDS
+        flags = Task.objects.filter(
+            pk=held.lease.task_id, status=states.RUNNING, fence=held.lease.fence,
+            lease_owner=self.owner,
+        ).values_list("cancel_requested", flat=True)  # fmt: skip
+        self._take_in(held, list(flags))
+
+    def _take_in(self, held: Held, flags: list[bool]) -> None:
+        """`flags` is empty when the lease is not ours any more."""
+        if flags:
+            held.cancel = held.cancel or flags[0]
         elif self.held is held:
             held.lost = True
             if held.interrupt is not None:
                 held.interrupt("lease_lost")
-        return LOOK_SECONDS
 
     def let_go(self) -> None:
         """Give the attempt in hand back, uncharged: the process is about to end."""

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from ledger.models import Task
+from ledger.transitions import operators
 from tests.crash.cluster_kit import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, wait_for
 from tests.crash.site_kit import SiteCluster, assert_whole, wait_for_status
+from tests.factories import OPERATOR
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db(transaction=True)]
 
@@ -98,6 +100,23 @@ def test_a_worker_that_slept_past_its_lease_can_write_nothing(start_site: StartS
     task.refresh_from_db()
     assert task.status == "completed"
     assert_whole(task, 1)
+
+
+def test_stop_now_ends_the_unit_and_frees_its_worker(start_site: StartSite) -> None:
+    with start_site() as cluster:
+        tasks = [cluster.submit(seconds=600, turns=1) for _ in range(2)]
+        wait_for("both workers are busy", lambda: len(cluster.read_sink("work")) == 2)
+        for task in tasks:
+            operators.cancel_task(task.id, actor=OPERATOR)
+            operators.stop_task(task.id, actor=OPERATOR)
+            task.refresh_from_db()
+            assert (task.status, task.lease_owner) == ("cancelled", "")
+        other = cluster.submit(seconds=0.01, turns=1)
+        wait_for_status(other, "completed")
+        cluster.signal(SIGTERM)
+        assert cluster.wait_for_exit() == 0
+    for task in tasks:
+        assert kinds(task) == ["submitted", "cancel_requested", "cancelled"]
 
 
 def test_tasks_of_two_workers_survive_a_storm_of_kills(start_site: StartSite) -> None:
