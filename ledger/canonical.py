@@ -20,8 +20,38 @@ MAX_TEXT = 16_384
 """Characters of a text that a person did not write (errors, log tails, notes)."""
 
 
-def check_json(value: Any, path: str = "value", depth: int = 0) -> None:
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
+def check_json(value: Any, path: str = "value") -> None:
     """Raise Unserialisable, naming the path, unless every part of `value` can be stored."""
+    if not _is_plain(value, MAX_DEPTH):
+        _check_part(value, path, 0)
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """True for what surely can be stored, which is nearly everything, at an eighth of the cost of
+    `_check_part`: two values are checked in every unit."""
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii() and "\0" not in value)
+    if kind is bool or value is None:
+        return True
+    if kind is int:
+        return bool(-(2**63) <= value < 2**63)
+    if kind is float:
+        return math.isfinite(value)
+    if depth < 1:
+        return False
+    if kind is dict:
+        return all(
+            type(k) is str and _is_plain(k, 0) and _is_plain(part, depth - 1)
+            for k, part in value.items()
+        )
+    return kind is list and all(_is_plain(part, depth - 1) for part in value)
+
+
+def _check_part(value: Any, path: str, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise Unserialisable(path, f"is nested deeper than {MAX_DEPTH} levels")
     if value is None or isinstance(value, bool):
@@ -39,10 +69,10 @@ def check_json(value: Any, path: str = "value", depth: int = 0) -> None:
             if not isinstance(key, str):
                 raise Unserialisable(path, f"the key {key!r:.50} is not a string")
             _check_text(key, f"{path} (a key)")
-            check_json(part, f"{path}.{key[:50]}", depth + 1)
+            _check_part(part, f"{path}.{key[:50]}", depth + 1)
     elif isinstance(value, (list, tuple)):
         for position, part in enumerate(value):
-            check_json(part, f"{path}[{position}]", depth + 1)
+            _check_part(part, f"{path}[{position}]", depth + 1)
     else:
         raise Unserialisable(path, f"a {type(value).__name__} is not JSON")
 
@@ -59,7 +89,7 @@ def _check_text(text: str, path: str) -> None:
 def dump_json(value: Any, path: str = "value") -> str:
     """The canonical text of `value`: keys sorted, no spaces, ASCII. Raises Unserialisable."""
     check_json(value, path)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _encode(value)
 
 
 def digest_json(value: Any) -> str:

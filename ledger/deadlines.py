@@ -4,7 +4,10 @@ The soft stop is a SIGALRM whose handler raises in the main thread, wherever the
 So it is asynchronous: whoever catches it rolls back and closes the database connections, because
 nothing is known about the statement it may have cut in two. The hard stop is a timer thread in C
 that needs no GIL, for a step that is stuck in C code or swallows the exception; it writes a
-traceback and ends the process. Steps must not take SIGALRM. Arming both costs 40 us a unit.
+traceback and ends the process. Steps must not take SIGALRM.
+
+That thread is started and joined for each timer, which took a sixth of a short unit's time. So
+where units follow each other (`keep`) a hard stop that is far away serves the next one too.
 
 Whoever had an alarm set around the block, as pytest-timeout has, gets it back, and gets it on time.
 """
@@ -21,6 +24,9 @@ from typing import Any, Final
 
 RETRY_SECONDS: Final = 0.01
 """How soon the soft stop tries again when it met this module instead of the step."""
+
+KEEP_SECONDS: Final = 300.0
+"""A kept hard stop is this far away at least: time enough to store the unit and fetch another."""
 
 
 class UnitTimeout(BaseException):
@@ -40,11 +46,14 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
 
     Outside the main thread there is no soft stop, since signals reach the main thread alone; the
     hard stop holds anywhere. One block at a time per process: faulthandler has a single timer.
+    With `keep` the end comes up to two margins later, and the caller must `cancel_hard_stop` before
+    it waits for anything but its next block.
     """
 
-    def __init__(self, seconds: float, margin: float = 5.0) -> None:
+    def __init__(self, seconds: float, margin: float = 5.0, *, keep: bool = False) -> None:
         self.seconds = seconds
         self.margin = margin
+        self.keep = keep
         self.reason: str | None = None
         self.ends = 0.0
         self._outer: Any = None
@@ -55,7 +64,7 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
         if _armed is not None:
             raise RuntimeError("a unit's deadline is armed already in this process")
         self.ends = time.monotonic() + self.seconds
-        faulthandler.dump_traceback_later(self.seconds + self.margin, exit=True)
+        _arm_hard_stop(self.ends + self.margin, self.margin if self.keep else 0.0)
         if threading.current_thread() is threading.main_thread():
             # Set anew for each unit: the step before may have taken the signal.
             self._outer = signal.signal(signal.SIGALRM, _raise_in_step)
@@ -76,7 +85,8 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
         global _armed
         _armed = None
         self._give_alarm_back()
-        faulthandler.cancel_dump_traceback_later()
+        if not self.keep or _hard_stop < time.monotonic() + KEEP_SECONDS:
+            cancel_hard_stop()
 
     def _find_wait(self) -> float:
         """Seconds until the alarm has something to do; never 0, which would turn it off."""
@@ -103,6 +113,24 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
 
 
 _armed: unit_deadline | None = None
+_hard_stop = 0.0
+"""When the hard stop ends the process; 0 while its timer does not run."""
+
+
+def _arm_hard_stop(at: float, slack: float) -> None:
+    """Have the process end at `at`, or at most `slack` seconds later."""
+    global _hard_stop
+    if not at <= _hard_stop <= at + slack:
+        _hard_stop = at + slack
+        faulthandler.dump_traceback_later(_hard_stop - time.monotonic(), exit=True)
+
+
+def cancel_hard_stop() -> None:
+    """Stop the timer that a kept hard stop has left running."""
+    global _hard_stop
+    if _hard_stop:
+        _hard_stop = 0.0
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _raise_in_step(signum: int, frame: FrameType | None) -> None:

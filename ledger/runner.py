@@ -15,7 +15,7 @@ from typing import Any
 from ledger import asynchronous, limits, settling, states, workflows
 from ledger.conf import Tunables, load
 from ledger.context import Context
-from ledger.deadlines import UnitStopped, UnitTimeout, unit_deadline
+from ledger.deadlines import UnitStopped, UnitTimeout, cancel_hard_stop, unit_deadline
 from ledger.durability import close_left_open
 from ledger.errors import LeaseLost, LedgerError, LimitReached, Unserialisable
 from ledger.failures import describe_failure
@@ -46,6 +46,8 @@ class Engine:
         self.picker = Picker()
         self.sweeper = Sweeper(self.tunables)
         self.stop: Callable[[], bool] = lambda: False
+        self.resident = False
+        """Units follow each other in `run_resident`, which tidies up after them."""
         self.suspect = False
         """A statement's outcome is unknown: look for a task that is ours before claiming."""
         self.units = 0
@@ -99,6 +101,7 @@ def run_resident(
     """
     engine = open_engine(owner, guardian)
     engine.stop = stop
+    engine.resident = True
     before = engine.units
     while not stop() and time.monotonic() < until:
         try:
@@ -109,6 +112,8 @@ def run_resident(
             engine.suspect = True
             engine.heart.drop()
             raise
+        finally:
+            cancel_hard_stop()
         if not stop():
             idle(IDLE_SECONDS)
     return engine.units - before
@@ -121,7 +126,8 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
         workflow = workflows.get(held.workflow, held.workflow_version)
         step = workflow.steps[workflow.index_of(held.step_name)]
     except LedgerError as error:
-        return settling.settle(engine, held, lambda: holder.misfit_task(held, problem=str(error)))
+        problem = str(error)
+        return settling.settle(engine, held, lambda: holder.misfit_task(held, problem=problem))
     if reason := limits.find_exhausted(held):
         attempt = holder.Attempt(_describe_limit(held, reason))
         return settling.settle(engine, held, lambda: holder.bury_task(held, attempt, reason))
@@ -147,7 +153,7 @@ def _call_step(step: Step, ctx: Context, engine: Engine, sign: Any) -> Any:
     """The step's own code, between its soft and its hard stop."""
     margin = engine.tunables.unit_margin_seconds
     try:
-        with unit_deadline(step.timeout, margin) as deadline:
+        with unit_deadline(step.timeout, margin, keep=engine.resident) as deadline:
             sign.interrupt = deadline.interrupt
             return _call_in_this_process(step, ctx)
     finally:

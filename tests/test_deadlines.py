@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from ledger import deadlines
 from ledger.deadlines import UnitStopped, UnitTimeout, unit_deadline
 
 # pytest-timeout's other way needs no SIGALRM, so that an alarm here is always our own.
@@ -141,14 +142,60 @@ def run_into_alarm(seconds: float) -> None:
 
 
 def test_a_process_stuck_in_c_ends_with_a_traceback() -> None:
-    code = (
-        "from ledger.deadlines import unit_deadline\n"
-        "with unit_deadline(0.1, margin=0.2):\n"
-        "    while True: sum(range(10**10))\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    ended = run_script("with unit_deadline(0.1, margin=0.2):\n    while True: sum(range(10**10))")
+    assert ended.returncode == 1
+    assert "Timeout (0:00:00.299" in ended.stderr
+    assert 'File "<string>", line 6' in ended.stderr
+
+
+KEPT = "unit_deadline(0.2, margin=0.2, keep=True)"
+
+
+def test_a_kept_hard_stop_serves_the_next_unit() -> None:
+    ended = run_script(
+        f"with {KEPT}: pass",
+        "first = deadlines._hard_stop",
+        f"with {KEPT}:",
+        "    assert deadlines._hard_stop == first > 0",
+        "    while True: sum(range(10**10))",
     )
     assert ended.returncode == 1
-    assert "Timeout (0:00:00.3" in ended.stderr
-    assert 'File "<string>", line 3' in ended.stderr
+    assert "Timeout (0:00:00.599" in ended.stderr  # two margins after the first unit's deadline
+    assert 'File "<string>", line 9' in ended.stderr
+
+
+def test_a_kept_hard_stop_is_none_for_a_unit_that_may_run_longer() -> None:
+    ended = run_script(
+        f"with {KEPT}: pass",
+        "with unit_deadline(60, keep=True):",
+        "    time.sleep(1)",
+        "deadlines.cancel_hard_stop()",
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_kept_hard_stop_can_be_cancelled() -> None:
+    ended = run_script(f"with {KEPT}: pass", "deadlines.cancel_hard_stop()", "time.sleep(1)")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_hard_stop_that_is_near_is_not_kept() -> None:
+    with unit_deadline(deadlines.KEEP_SECONDS - 10, keep=True):
+        assert deadlines._hard_stop > time.monotonic()
+    assert deadlines._hard_stop == 0
+
+
+def run_script(*lines: str) -> subprocess.CompletedProcess[str]:
+    """A process that keeps hard stops however near they are."""
+    code = "\n".join(
+        [
+            "import time",
+            "from ledger import deadlines",
+            "from ledger.deadlines import unit_deadline",
+            "deadlines.KEEP_SECONDS = 0",
+            *lines,
+        ]
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
