@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 from django import forms
@@ -76,8 +77,8 @@ class LimitsForm(ActionForm):
         now = {
             "units": task.limit_units,
             "tokens": task.limit_tokens,
-            "cost": conf.format_money(task.limit_cost),
-            "wall": f"{task.limit_wall / 3600:.6g}",
+            "cost": Decimal(conf.format_money(task.limit_cost)),
+            "wall": shorten_number(task.limit_wall / 3600),
         }
         super().__init__(*args, task=task, initial=now | kwargs.pop("initial", {}), **kwargs)
 
@@ -89,6 +90,11 @@ class LimitsForm(ActionForm):
         if "wall" in given:
             given["wall"] = given["wall"] * 3600
         return {"limits_given": given}
+
+
+def shorten_number(number: float) -> float:
+    """168.0 as 168: what nobody typed should not stand in a field."""
+    return int(number) if number == int(number) else round(number, 6)
 
 
 _LIMITS = ("units", "tokens", "cost", "wall")

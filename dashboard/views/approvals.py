@@ -12,14 +12,14 @@ from django.http import Http404, HttpResponse, HttpResponseBase, HttpResponseRed
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import changes, shown
+from dashboard import changes, shown, words
 from dashboard.access import PageRequest, allow
 from dashboard.forms import AnswerForm
 from dashboard.htmx import find_unchanged, render_page, wants_part
 from dashboard.templatetags.longwatch import read_server_time
 from ledger import conf, queries
 from ledger.access import APPROVE, READ
-from ledger.errors import InvalidInput, LedgerError
+from ledger.errors import ApprovalClosed, InvalidInput, LedgerError
 from ledger.models import Approval
 from ledger.models.approvals import OPEN
 from ledger.transitions import approvals
@@ -104,7 +104,8 @@ def undo_answer(request: PageRequest, approval_id: UUID) -> HttpResponseBase:
         approvals.undo_decision(approval_id, actor=request.actor)
     except LedgerError as error:
         row = queries.find_approval(approval_id)
-        return render_question(request, row, notice=str(error), status=error.status)
+        notice = explain_refusal(error)
+        return render_question(request, row, notice=notice, status=error.status)
     return render_after(request, approval_id, "Undone. The question is open again.")
 
 
@@ -156,8 +157,16 @@ def refuse_answer(
 ) -> HttpResponse:
     """Say what is true now, beside what was typed. A new digest is never put in its place."""
     row = queries.find_approval(approval_id)
-    notice = error.reason if isinstance(error, InvalidInput) else str(error)
-    return render_question(request, row, form=form, notice=notice, status=error.status)
+    return render_question(
+        request, row, form=form, notice=explain_refusal(error), status=error.status
+    )
+
+
+def explain_refusal(error: LedgerError) -> str:
+    """Why an answer was refused; who decided what stands beside it, by name."""
+    if isinstance(error, ApprovalClosed):
+        return f"This request is already {words.ANSWERS.get(error.current, error.current).lower()}."
+    return error.reason if isinstance(error, InvalidInput) else str(error)
 
 
 def load_queue(request: PageRequest) -> dict[str, Any]:

@@ -32,13 +32,14 @@ def show_task(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     if wants_part(request) and before.split(".")[0] == tag.split(".")[0]:
         context = load_vitals(queries.find_task(task_id)) | {"tag": tag}
         return render_page(request, TEMPLATE, context, part="task-vitals", tag=tag)
-    return render_task(request, task_id)
+    return render_task(request, task_id, tag=tag)
 
 
 def render_task(
     request: PageRequest,
     task_id: UUID,
     *,
+    tag: str = "",
     status: int = 200,
     notice: tuple[str, str] | None = None,
     after_action: bool = False,
@@ -47,7 +48,8 @@ def render_task(
 
     `notice` is (css class, sentence); `after_action` says that another element asked.
     """
-    tag = queries.read_tag(task_id)
+    # Read before the row: a tag may be older than what is shown, never newer.
+    tag = tag or queries.read_tag(task_id)
     row = queries.find_task(task_id)
     context = load_vitals(row) | load_record(row)
     context |= {"section": "tasks", "tag": tag, "notice": notice}

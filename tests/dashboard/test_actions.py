@@ -1,0 +1,230 @@
+"""What an operator does: without a script a form and a redirect, with one the changed parts."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from dashboard.actions import ACTIONS, name_position
+from ledger import sql, states
+from ledger.models import Event, Task
+from ledger.transitions import operators
+from ledger.workflows import Workflow
+from tests.dashboard.conftest import PART
+from tests.factories import LEASE, OPERATOR, claim, make_in, make_unit, make_workflow, submit
+
+pytestmark = pytest.mark.both_databases
+
+FROM = {
+    "pause": states.QUEUED, "resume": states.PAUSED, "retry": states.DEAD,
+    "restart": states.DEAD, "limits": states.QUEUED, "cancel": states.QUEUED,
+    "stop": states.RUNNING,
+}  # fmt: skip
+TO = {
+    "pause": states.PAUSED, "resume": states.QUEUED, "retry": states.QUEUED,
+    "restart": states.QUEUED, "limits": states.QUEUED, "cancel": states.CANCELLED,
+    "stop": states.CANCELLED,
+}  # fmt: skip
+TYPED: dict[str, dict[str, str]] = {
+    "restart": {"to_step": "a", "note": "try the other source"},
+    "limits": {"units": "20000", "tokens": "5", "cost": "7.50", "wall": "1.5"},
+    "cancel": {"reason": "not needed"},
+}
+
+
+def prepare(name: str, workflow: Workflow) -> Task:
+    """A task that the action can be taken on."""
+    task = make_in(FROM[name], workflow)
+    if name == "stop":
+        operators.cancel_task(task.id, actor=OPERATOR)
+        task.refresh_from_db()
+    return task
+
+
+def path_of(task: Task, name: str) -> str:
+    """Where the action is posted."""
+    return reverse("dashboard:act", args=[task.id, name])
+
+
+def fill(task: Task, name: str, **more: str) -> dict[str, str]:
+    """The form as the page sent it, typed into."""
+    seen = {"revision": str(task.revision), "seen": name_position(task)}
+    return seen | TYPED.get(name, {}) | more
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_an_action_without_a_script(operator: Client, three: Workflow, name: str) -> None:
+    task = prepare(name, three)
+    page = operator.get(reverse("dashboard:task", args=[task.id])).content.decode()
+    assert path_of(task, name) in page
+    form = operator.get(path_of(task, name))
+    assert form.status_code == 200
+    assert b"</html>" in form.content
+    response = operator.post(path_of(task, name), fill(task, name))
+    assert response.status_code == 302
+    assert response["Location"] == reverse("dashboard:task", args=[task.id])
+    task.refresh_from_db()
+    assert task.status == TO[name]
+    assert ACTIONS[name].done in operator.get(response["Location"]).content.decode()
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_an_action_with_a_script(operator: Client, three: Workflow, name: str) -> None:
+    task = prepare(name, three)
+    form = operator.get(path_of(task, name), headers=PART)
+    assert form.content.decode().lstrip().startswith("<form")
+    response = operator.post(path_of(task, name), fill(task, name), headers=PART)
+    assert response.status_code == 200
+    assert response["HX-Retarget"] == "#task-vitals"
+    assert json.loads(response["HX-Trigger"]) == {"done": True}
+    text = response.content.decode()
+    assert f'data-status="{TO[name]}"' in text
+    assert ACTIONS[name].done in text
+    assert "</html>" not in text
+
+
+def test_what_was_done_is_on_record_with_who_and_why(operator: Client, three: Workflow) -> None:
+    task = prepare("cancel", three)
+    operator.post(path_of(task, "cancel"), fill(task, "cancel"))
+    event = Event.objects.get(task=task, kind="cancelled")
+    assert event.actor.startswith("user:")
+    assert event.data["reason"] == "not needed"
+
+
+@pytest.mark.parametrize("headers", [{}, PART])
+def test_a_refused_action_says_what_is_true_now(
+    operator: Client, three: Workflow, headers: dict[str, str]
+) -> None:
+    task = make_in(states.QUEUED, three)
+    form = fill(task, "pause")
+    operators.cancel_task(task.id, actor=OPERATOR)
+    response = operator.post(path_of(task, "pause"), form, headers=headers)
+    assert response.status_code == 409
+    text = response.content.decode()
+    assert 'data-status="cancelled"' in text
+    assert "The task has changed since you looked" in text
+
+
+@pytest.mark.parametrize("headers", [{}, PART])
+def test_a_stale_form_is_refused_and_keeps_what_was_typed(
+    operator: Client, three: Workflow, headers: dict[str, str]
+) -> None:
+    task = make_in(states.DEAD, three)
+    form = fill(task, "restart", note="read the second file")
+    operators.retry_task(task.id, actor=OPERATOR)
+    response = operator.post(path_of(task, "restart"), form, headers=headers)
+    assert response.status_code == 409
+    text = response.content.decode()
+    assert "read the second file" in text
+    assert "The task has changed since you looked" in text
+    task.refresh_from_db()
+    assert (task.status, task.round) == (states.QUEUED, 0)
+    # The form that came back is about the task as it is now.
+    again = dict(re.findall(r'name="(revision|seen)" value="([^"]*)"', text))
+    assert again == {"revision": str(task.revision), "seen": name_position(task)}
+    form = again | {"to_step": "a", "note": "read the second file"}
+    assert operator.post(path_of(task, "restart"), form, headers=headers).status_code in {200, 302}
+
+
+def test_units_of_the_same_step_do_not_make_a_form_stale(operator: Client) -> None:
+    """A busy task has a new revision each second; its operator must still get through."""
+    from ledger import registry
+
+    workflow = make_workflow("busy")
+    with registry.registered(workflow):
+        task = submit(workflow)
+        held = claim(workflow)
+        task.refresh_from_db()
+        form = fill(task, "restart")
+        loop = make_unit(held, workflow, next_index=0, next_name="a", next_turn=1)
+        sql.checkpoint_unit(held, loop, lease_seconds=LEASE, groups=[])
+        revision = Task.objects.get(pk=task.pk).revision
+        assert revision > task.revision
+        assert operator.post(path_of(task, "restart"), form).status_code == 302
+    task.refresh_from_db()
+    assert (task.status, task.round) == (states.QUEUED, 1)
+
+
+@pytest.mark.parametrize("headers", [{}, PART])
+@pytest.mark.parametrize(
+    ("name", "typed"),
+    [
+        ("restart", {"note": ""}), ("restart", {"to_step": "nowhere"}),
+        ("restart", {"to_step": "c"}), ("limits", {"units": "-1"}), ("limits", {"cost": "much"}),
+        ("limits", {"tokens": "1e400"}), ("limits", {"wall": "nan"}), ("limits", {"wall": "9e99"}),
+        ("cancel", {"reason": "x" * 4_001}), ("cancel", {"revision": "x"}), ("pause", {"seen": ""}),
+        ("limits", {"cost": "99999999999999999999"}), ("cancel", {"reason": "a\x00b"}),
+    ],
+)  # fmt: skip
+def test_an_invalid_form_is_a_422_and_changes_nothing(
+    operator: Client, three: Workflow, name: str, typed: dict[str, str], headers: dict[str, str]
+) -> None:
+    task = prepare(name, three)
+    response = operator.post(path_of(task, name), fill(task, name, **typed), headers=headers)
+    assert response.status_code == 422
+    before = task.revision
+    task.refresh_from_db()
+    assert task.revision == before
+
+
+def test_limits_are_passed_on_as_they_were_typed(operator: Client, three: Workflow) -> None:
+    task = prepare("limits", three)
+    operator.post(path_of(task, "limits"), fill(task, "limits"))
+    task.refresh_from_db()
+    assert (task.limit_units, task.limit_tokens) == (20_000, 5)
+    assert task.limit_cost == 7_500_000_000
+    assert task.limit_wall == 5_400.0
+
+
+def test_unchanged_limits_are_an_invalid_form(operator: Client, three: Workflow) -> None:
+    task = prepare("limits", three)
+    shown = operator.get(path_of(task, "limits")).content.decode()
+    typed = dict(re.findall(r'name="(units|tokens|cost|wall)"[^>]* value="([^"]*)"', shown))
+    assert typed == {"units": "10000", "tokens": "10000000", "cost": "100.00", "wall": "168"}
+    response = operator.post(path_of(task, "limits"), fill(task, "limits", **typed))
+    assert response.status_code == 422
+
+
+def test_the_restart_form_tells_what_each_step_costs(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    held = claim(three)
+    sql.checkpoint_unit(held, make_unit(held, three), lease_seconds=LEASE, groups=[])
+    text = operator.get(path_of(task, "restart")).content.decode()
+    choices = re.findall(r"<b>(\w)</b><small>supersedes (\d+) output", text)
+    assert choices == [("b", "0"), ("a", "1")]
+
+
+@pytest.mark.parametrize("status", states.STATUSES)
+def test_a_button_that_can_not_be_used_says_why(
+    operator: Client, three: Workflow, status: str
+) -> None:
+    """What the page offers is what the state diagram allows."""
+    task = make_in(status, three)
+    text = operator.get(reverse("dashboard:task", args=[task.id])).content.decode()
+    bar = re.search(r'<div class="acts" id="task-actions">(.*?)\n  </div>', text, re.DOTALL)
+    assert bar
+    offered = set(re.findall(rf"{task.id}/([a-z]+)/", bar[1]))
+    expected = {
+        name
+        for name, action in ACTIONS.items()
+        if not action.find_obstacle(task) and name not in {"stop"}
+    }
+    expected -= {"pause"} if task.status == states.PAUSED else {"resume"}
+    assert offered == (set() if status in states.FINAL else expected)
+    for title in re.findall(r'disabled title="([^"]*)"', bar[1]):
+        assert title.endswith(".")
+
+
+def test_pause_becomes_resume_and_cancel_becomes_stop(operator: Client, three: Workflow) -> None:
+    task = make_in(states.RUNNING, three)
+    for name in ("pause", "cancel"):
+        task.refresh_from_db()
+        operator.post(path_of(task, name), fill(task, name))
+    text = operator.get(reverse("dashboard:task", args=[task.id])).content.decode()
+    assert ">Stop now" in text.replace("</svg>", ">")
+    assert "Resume</button>" in text
+    assert "cancel asked" in text
