@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from harness_site.workflows.modernise.archive import Bounds, Refused, pack, unpack
+from harness_site.workflows.modernise.archive import Bounds, Refused, pack
+from harness_site.workflows.modernise.archive import unpack as unpack_open
 from harness_site.workflows.modernise.tree import list_files
 
 SMALL = Bounds(files=5, file_bytes=2_000_000, total_bytes=3_000_000)
@@ -57,6 +58,11 @@ def make_zip(path: Path, *members: tuple[str, bytes, int]) -> Path:
             info.compress_type = zipfile.ZIP_DEFLATED
             packed.writestr(info, content)
     return path
+
+
+def unpack(archive: Path, target: Path, bounds: Bounds | None = None) -> int:
+    with archive.open("rb") as file:
+        return unpack_open(file, target, bounds)
 
 
 def write_tree(root: Path, tree: dict[str, tuple[bytes, int]]) -> Path:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from harness_site.workflows import modernise
-from harness_site.workflows.modernise.archive import unpack
 from harness_site.workflows.modernise.source import copy_distribution
 from harness_site.workflows.modernise.tree import list_files
 from ledger import artifacts
@@ -20,7 +19,7 @@ from ledger.events import Actor
 from ledger.models import Approval, Artifact
 from ledger.testing import LOST, Ended, run
 from ledger.tokens import make_token
-from tests.workflows.test_archive import add
+from tests.workflows.test_archive import add, unpack
 from tests.workflows.test_tree import read_all, run_git
 
 pytestmark = pytest.mark.django_db(transaction=True)

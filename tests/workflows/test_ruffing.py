@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,18 @@ from harness_site.workflows.modernise.ruffing import (
     apply_fixes,
     count_findings,
     find_ruff,
-    plan_changes,
+    find_rule_problem,
 )
+from harness_site.workflows.modernise.ruffing import plan_changes as plan_in
 from harness_site.workflows.modernise.tree import list_files
 
 OLD = b"import os\nimport sys\nprint(sys.path)\n"
 NEW = b"import sys\n\nprint(sys.path)\n"
+
+
+def plan_changes(root: Path, rules: Sequence[str], target: str) -> list[str]:
+    with tempfile.TemporaryDirectory() as trial:
+        return plan_in(root, Path(trial), rules, target)
 
 
 def write(root: Path, name: str, content: bytes = OLD, mode: int = 0o644) -> Path:
@@ -101,3 +109,5 @@ def test_a_rule_that_is_none_is_told(tmp_path: Path) -> None:
     write(tmp_path, "a.py")
     with pytest.raises(RuffFailed, match="NOPE"):
         plan_changes(tmp_path, ["NOPE"], TARGET)
+    assert "NOPE" in find_rule_problem(("F", "NOPE"))
+    assert find_rule_problem(RULES) == ""

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 import uuid
@@ -25,25 +24,19 @@ ROOT = Path(__file__).resolve().parents[2]
 both_ways = pytest.mark.parametrize("isolate", [True, False], ids=["isolated", "bare"])
 
 
-def make_scratch() -> Path:
-    scratch = Path(tempfile.mkdtemp(prefix="longwatch-test-"))
-    (scratch / "tree").mkdir()
-    return scratch
-
-
 def confine(
     code: str, bounds: Bounds | None = None, *, isolate: bool = True, **more: object
 ) -> Ended:
     """Run Python code in the sandbox; `REPORT` in it is the report's descriptor."""
-    scratch = make_scratch()
+    made: list[Path] = []
     ended = run_confined(
         lambda report: [sys.executable, "-I", "-c", f"REPORT = {report}\n{textwrap.dedent(code)}"],
-        scratch,
+        made.append,
         bounds=bounds,
         isolate=isolate,
         **more,  # type: ignore[arg-type]
     )
-    assert not scratch.exists()
+    assert not made[0].parent.exists()
     return ended
 
 
@@ -183,6 +176,38 @@ def test_processes_that_leave_the_session_are_dead_afterwards(isolate: bool, mar
     )
     assert (ended.code, ended.tail) == (0, "up\n")
     assert list_marked(mark) == []
+
+
+def test_when_we_are_killed_before_it_begins_its_folder_goes_too(tmp_path: Path) -> None:
+    code = """
+import os, pathlib, sys, time
+os.environ["DJANGO_SETTINGS_MODULE"] = "harness_site.settings"
+__import__("django").setup()
+from harness_site.workflows.modernise.sandbox import run_confined
+def fill(folder):
+    (folder / "half").write_text("x")
+    os.kill(os.getpid(), 9)
+run_confined(lambda report: [sys.executable, "-c", ""], fill)
+"""
+    (tmp_path / "tmp").mkdir()
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path / "tmp")}
+    environment["LONGWATCH_VAR"] = str(tmp_path / "var")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == -9, done.stderr
+    wait_until(lambda: list((tmp_path / "tmp").iterdir()) == [])
+
+
+def test_what_fills_its_folder_may_fail(tmp_path: Path) -> None:
+    def fill(folder: Path) -> None:
+        folders.append(folder)
+        raise OSError("disk full")
+
+    folders: list[Path] = []
+    with pytest.raises(OSError, match="disk full"):
+        run_confined(lambda report: [sys.executable, "-c", ""], fill)
+    assert not folders[0].parent.exists()
 
 
 @both_ways

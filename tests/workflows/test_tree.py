@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness_site.workflows.modernise.archive import pack, unpack
+from harness_site.workflows.modernise.archive import pack
 from harness_site.workflows.modernise.tree import (
     diff_file,
     list_changes,
@@ -18,6 +18,7 @@ from harness_site.workflows.modernise.tree import (
     show_path,
     write_patch,
 )
+from tests.workflows.test_archive import unpack
 
 LINES = [b"line %d" % number for number in range(40)]
 

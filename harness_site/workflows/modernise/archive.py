@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from harness_site.workflows.modernise.tree import list_files, show_path
 
@@ -61,6 +61,10 @@ class Bounds:
             raise Refused(f"it unpacks to more than {self.ratio} times its size")
 
 
+OWN = Bounds(files=10**9, file_bytes=2**62, total_bytes=2**62, ratio=10**9)
+"""No bounds: for what we packed ourselves."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Member:
     path: str
@@ -69,23 +73,24 @@ class _Member:
     open: Callable[[], IO[bytes] | None]
 
 
-def unpack(archive: Path, target: Path, bounds: Bounds | None = None) -> int:
-    """Unpack a .tar.gz or .zip file into the folder `target` and return the number of files.
+def unpack(archive: BinaryIO, target: Path, bounds: Bounds | None = None) -> int:
+    """Unpack a .tar.gz or .zip into the folder `target` and return the number of files.
 
     Only regular files and folders are taken; the name of each stays below `target`. Content and
     names are kept byte for byte, of a mode the permissions (its owner can always read and write);
     empty folders are not made. Raises Refused, after which `target` may hold a part.
     """
     bounds = bounds or Bounds()
-    with archive.open("rb") as file:
-        magic = file.read(4)
+    packed = archive.seek(0, os.SEEK_END)
+    archive.seek(0)
+    magic = archive.read(4)
+    archive.seek(0)
     if magic.startswith(b"\x1f\x8b"):
         read = _read_tar
     elif magic in {b"PK\x03\x04", b"PK\x05\x06"}:
         read = _read_zip
     else:
         raise Refused("it is neither a .tar.gz nor a .zip file")
-    packed = archive.stat().st_size
     files, total = 0, 0
     taken: dict[str, bool] = {}
     try:
@@ -122,7 +127,7 @@ def pack(root: Path, target: Path) -> None:
                 tar.addfile(info, content)
 
 
-def _read_tar(archive: Path, bounds: Bounds) -> Iterator[_Member]:
+def _read_tar(archive: BinaryIO, bounds: Bounds) -> Iterator[_Member]:
     # Inflated to a file first: tarfile seeks, and what it skips must count against the bounds too.
     with tempfile.TemporaryFile() as plain:
         _inflate(archive, plain, bounds)
@@ -139,8 +144,9 @@ def _read_tar(archive: Path, bounds: Bounds) -> Iterator[_Member]:
                 yield _Member(info.name, info.mode, info.size, lambda i=info: tar.extractfile(i))  # type: ignore[misc]
 
 
-def _inflate(archive: Path, target: IO[bytes], bounds: Bounds) -> None:
-    packed, total = archive.stat().st_size, 0
+def _inflate(archive: BinaryIO, target: IO[bytes], bounds: Bounds) -> None:
+    total, packed = 0, archive.seek(0, os.SEEK_END)
+    archive.seek(0)
     # Headers and padding come on top of the files' own bytes.
     room = dataclasses.replace(bounds, total_bytes=bounds.total_bytes + bounds.files * 4_096)
     with gzip.open(archive, "rb") as inflated:
@@ -173,7 +179,7 @@ class _ShortReads:
         return self._read(size)
 
 
-def _read_zip(archive: Path, bounds: Bounds) -> Iterator[_Member]:
+def _read_zip(archive: BinaryIO, bounds: Bounds) -> Iterator[_Member]:
     _count_entries(archive, 2 * bounds.files)
     with zipfile.ZipFile(archive) as packed:
         for info in packed.infolist():
@@ -194,15 +200,14 @@ def _read_zip(archive: Path, bounds: Bounds) -> Iterator[_Member]:
             yield _Member(name, mode, info.file_size, lambda i=info: packed.open(i))  # type: ignore[misc]
 
 
-def _count_entries(archive: Path, most: int) -> None:
+def _count_entries(archive: BinaryIO, most: int) -> None:
     """Refuse an archive of very many entries before zipfile reads its directory into memory."""
     count, tail = 0, b""
-    with archive.open("rb") as file:
-        while block := file.read(BLOCK):
-            count += (tail + block).count(CENTRAL_ENTRY)
-            tail = block[-3:]
-            if count > most:
-                raise Refused(f"it holds more than {most:,} entries")
+    while block := archive.read(BLOCK):
+        count += (tail + block).count(CENTRAL_ENTRY)
+        tail = block[-3:]
+        if count > most:
+            raise Refused(f"it holds more than {most:,} entries")
 
 
 def _check_path(path: str, bounds: Bounds) -> str:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -59,20 +58,19 @@ def run_tests(
     raise.
     """
     bounds = bounds or sandbox.Bounds()
-    scratch = Path(tempfile.mkdtemp(prefix="longwatch-"))
-    try:
-        copy_tree(tree, scratch / "tree", list_files(tree))
+
+    def fill(folder: Path) -> None:
+        copy_tree(tree, folder, list_files(tree))
         if originals is not None:
-            copy_tree(originals, scratch / "tree", undone)
-        ended = sandbox.run_confined(
-            lambda report: [sys.executable, "-I", "-B", probe.__file__, kind, str(report)],
-            scratch,
-            bounds=bounds,
-            isolate=isolate,
-            tick=tick,
-        )
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+            copy_tree(originals, folder, undone)
+
+    ended = sandbox.run_confined(
+        lambda report: [sys.executable, "-I", "-B", probe.__file__, kind, str(report)],
+        fill,
+        bounds=bounds,
+        isolate=isolate,
+        tick=tick,
+    )
     return _read_run(kind, ended, bounds)
 
 

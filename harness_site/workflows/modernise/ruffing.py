@@ -7,7 +7,6 @@ import importlib
 import itertools
 import json
 import subprocess
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -36,12 +35,11 @@ def find_ruff() -> str:
 @functools.cache
 def find_rule_problem(rules: tuple[str, ...]) -> str:
     """Why ruff does not take `rules`; empty when it does."""
-    with tempfile.TemporaryDirectory(prefix="longwatch-") as folder:
-        (Path(folder) / "empty.py").touch()
-        try:
-            _run_ruff(Path(folder), ["empty.py"], rules, TARGET)
-        except RuffFailed as error:
-            return str(error)
+    here = Path(__file__)  # any file will do: nothing is fixed
+    try:
+        _run_ruff(here.parent, [here.name], rules, TARGET)
+    except RuffFailed as error:
+        return str(error)
     return ""
 
 
@@ -54,13 +52,14 @@ def list_candidates(root: Path) -> list[str]:
     ]
 
 
-def plan_changes(root: Path, rules: Iterable[str], target: str) -> list[str]:
-    """The files of `root` that the safe fixes of `rules` would change. `root` stays as it is."""
-    with tempfile.TemporaryDirectory(prefix="longwatch-") as folder:
-        trial = Path(folder) / "tree"
-        copy_tree(root, trial, list_files(root))
-        apply_fixes(trial, list_candidates(trial), rules, target)
-        return list_changes(root, trial)
+def plan_changes(root: Path, trial: Path, rules: Iterable[str], target: str) -> list[str]:
+    """The files of `root` that the safe fixes of `rules` would change, tried in a copy at `trial`.
+
+    `root` stays as it is. Raises RuffFailed.
+    """
+    copy_tree(root, trial, list_files(root))
+    apply_fixes(trial, list_candidates(trial), rules, target)
+    return list_changes(root, trial)
 
 
 def apply_fixes(root: Path, paths: Iterable[str], rules: Iterable[str], target: str) -> None:

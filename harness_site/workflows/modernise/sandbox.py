@@ -10,9 +10,11 @@ import dataclasses
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -71,40 +73,37 @@ class Ended:
 
 def run_confined(
     build: Callable[[int], list[str]],
-    scratch: Path,
+    fill: Callable[[Path], object],
     *,
     bounds: Bounds | None = None,
     isolate: bool = True,
     tick: Callable[[], object] = lambda: None,
 ) -> Ended:
-    """Run `build(descriptor of the report)` in the folder `scratch/tree` and wait for its end.
+    """Run `build(descriptor of the report)` in a folder that `fill` has filled; wait for its end.
 
-    All its processes are dead when this returns or raises, and soon after this process dies too.
-    `scratch` is removed. HOME and TMPDIR are folders in it. `tick` is called a few times a second
-    and may raise. `isolate=False` asks for no namespaces, as on a kernel without them.
+    When this returns or raises, and soon after this process dies too, all processes of the command
+    are dead and its folder is removed, with the HOME and TMPDIR that it was given. `tick` is called
+    a few times a second and may raise. `isolate=False` asks for no namespaces, as on a kernel that
+    has none.
     """
     bounds = bounds or Bounds()
+    scratch = Path(tempfile.mkdtemp(prefix="longwatch-"))
     reading, writing = os.pipe()
-    with open(reading, "rb", buffering=0) as report:
-        try:
-            spec = _describe(build(writing), scratch, bounds, isolate=isolate) | {"report": writing}
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", warden.__file__, json.dumps(spec)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd="/",
-                env=spec["environment"],
-                pass_fds=[writing],
-                start_new_session=True,
-            )
-        finally:
-            os.close(writing)
-        started = time.monotonic()
-        try:
-            tail, lines = _read(process, report, bounds, tick)
-        finally:
-            _end(process)
+    try:
+        with open(reading, "rb", buffering=0) as report:
+            try:
+                process = _start_warden(build(writing), scratch, bounds, writing, isolate)
+            finally:
+                os.close(writing)
+            try:
+                fill(scratch / "tree")
+                started = time.monotonic()
+                _begin(process)
+                tail, lines = _read(process, report, bounds, tick)
+            finally:
+                _end(process)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)  # the warden has, unless it never began
     seconds = time.monotonic() - started
     return Ended(
         code=process.returncode if process.returncode >= 0 else 128 - process.returncode,
@@ -116,18 +115,31 @@ def run_confined(
     )
 
 
-def _describe(
-    command: list[str], scratch: Path, bounds: Bounds, *, isolate: bool
-) -> dict[str, Any]:
-    for name in ("home", "tmp"):
-        (scratch / name).mkdir(exist_ok=True)
+def _start_warden(
+    command: list[str], scratch: Path, bounds: Bounds, report: int, isolate: bool
+) -> subprocess.Popen[bytes]:
+    spec = _describe(command, scratch, bounds) | {"report": report, "isolate": isolate}
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-B", warden.__file__, json.dumps(spec)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        env=spec["environment"],
+        pass_fds=[report],
+        start_new_session=True,
+    )
+
+
+def _describe(command: list[str], scratch: Path, bounds: Bounds) -> dict[str, Any]:
+    for name in ("home", "tmp", "tree"):
+        (scratch / name).mkdir()
     return {
         "command": command,
         "scratch": str(scratch),
         "folder": str(scratch / "tree"),
         "seconds": bounds.seconds,
         "limits": bounds.list_limits(),
-        "isolate": isolate,
         "hide": list_hidden(scratch),
         "environment": {
             "PATH": PATH,
@@ -182,6 +194,13 @@ def _read(
                 tick()
                 ticked = time.monotonic()
     return bytes(output), bytes(reported).splitlines()
+
+
+def _begin(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin
+    with contextlib.suppress(BrokenPipeError):  # the warden is gone, as its exit code will tell
+        process.stdin.write(warden.BEGIN)
+        process.stdin.flush()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from importlib import metadata
 from pathlib import Path
-from typing import BinaryIO
 from uuid import UUID
 
-from harness_site.workflows.modernise.archive import Bounds, Refused, unpack
+from harness_site.workflows.modernise.archive import Bounds, Refused
 from ledger.access import OPERATE
 from ledger.models import ApiToken
 
 SUFFIXES = re.compile(r"\.(tar\.gz|tgz|zip|whl)$", re.IGNORECASE)
-OWN = Bounds(files=10**9, file_bytes=2**62, total_bytes=2**62, ratio=10**9)
-"""No bounds: for what we packed ourselves."""
 
 
 def find_distribution(name: str) -> metadata.Distribution:
@@ -53,14 +49,6 @@ def copy_distribution(name: str, target: Path, bounds: Bounds | None = None) -> 
     if not files:
         raise Refused("it has no files of its own; was it installed in editable mode?")
     return f"{distribution.name} {distribution.version}"
-
-
-def unpack_stream(content: BinaryIO, target: Path, bounds: Bounds | None = None) -> None:
-    """Unpack the archive read from `content`. Raises Refused."""
-    with tempfile.NamedTemporaryFile(prefix="longwatch-") as spooled:
-        shutil.copyfileobj(content, spooled)
-        spooled.flush()
-        unpack(Path(spooled.name), target, bounds)
 
 
 def name_after(archive: str) -> str:

@@ -1,8 +1,9 @@
 """A script: runs one command it does not trust, within limits, and leaves nothing of it running.
 
 `sandbox.py` starts it as `python -I -S -B warden.py SPEC` in a session of its own, with a clean
-environment and a pipe as standard input. It ends when the command ends, when the deadline is over,
-or when the pipe closes, which says that the process that asked is gone, however it went.
+environment and a pipe as standard input. A byte on it begins the command. It ends when the command
+ends, when the deadline is over, or when the pipe closes, which says that the process that asked is
+gone, however it went; then it removes the folder that the command ran in.
 
 Where the kernel allows, the command gets namespaces: no network, and no sight of other processes,
 whose environment it could otherwise read below /proc. The first line on the report's descriptor
@@ -32,6 +33,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 TIMED_OUT, BROKEN = 124, 125
+BEGIN = b"!"
 POLL = 0.02
 CLEAN_UP_SECONDS = 10.0
 
@@ -41,14 +43,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def main(spec: dict[str, Any]) -> int:
     """Run `spec["command"]` to its end and return its exit code (128 + N: ended by signal N)."""
-    deadline = time.monotonic() + spec["seconds"]
-    held = _enter_namespaces() if spec["isolate"] and LINUX else set()
-    if LINUX:
-        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what loses its parent becomes ours
-    inner = os.fork()
-    if not inner:
-        _run_inner(spec, held)
     try:
+        if os.read(0, 1) != BEGIN:
+            return TIMED_OUT
+        deadline = time.monotonic() + spec["seconds"]
+        held = _enter_namespaces() if spec["isolate"] and LINUX else set()
+        if LINUX:
+            _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what loses its parent becomes ours
+        inner = os.fork()
+        if not inner:
+            _run_inner(spec, held)
         return _wait(inner, deadline)
     finally:
         _kill_all()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness_site.workflows.modernise import review as texts
-from harness_site.workflows.modernise.archive import Refused, pack
+from harness_site.workflows.modernise.archive import OWN, Refused, pack, unpack
 from harness_site.workflows.modernise.checks import (
     TestRun,
     compare_runs,
@@ -34,11 +34,9 @@ from harness_site.workflows.modernise.ruffing import (
 )
 from harness_site.workflows.modernise.search import Search
 from harness_site.workflows.modernise.source import (
-    OWN,
     copy_distribution,
     may_run_code,
     name_after,
-    unpack_stream,
 )
 from harness_site.workflows.modernise.tree import diff_file, list_changes, show_path, write_patch
 from ledger.artifacts import find_artifact
@@ -82,9 +80,9 @@ def import_tree(ctx: Context) -> Any:
         raise Fail(
             "tests_failed", f"before any change: {run.problem}\n{clean_text(run.tail[-3_000:])}"
         )
-    with tempfile.TemporaryDirectory(prefix="longwatch-") as folder:
-        pack(root, Path(folder) / ORIGINAL)
-        ctx.save_artifact(ORIGINAL, Path(folder) / ORIGINAL, "application/gzip")
+    with _make_scratch(ctx) as scratch:
+        pack(root, scratch / ORIGINAL)
+        ctx.save_artifact(ORIGINAL, scratch / ORIGINAL, "application/gzip")
     ctx.save_artifact(BASELINE, json.dumps(dataclasses.asdict(run)))
     ctx.log.info("%s: %d tests ran (%s), %d skipped", label, run.ran, kind, run.skipped)
     return _go_on(
@@ -103,9 +101,9 @@ def import_tree(ctx: Context) -> Any:
 def plan(ctx: Context) -> Any:
     """Find the files that the fixes would change, without changing one."""
     given = ctx.input
-    with _open_original(ctx) as original:
+    with _open_original(ctx) as original, _make_scratch(ctx) as trial:
         try:
-            files = plan_changes(original, given.rules, given.target)
+            files = plan_changes(original, trial, given.rules, given.target)
             ctx.report(note=f"{texts.count(len(files), 'file')} to change")
             findings = {
                 path: count_findings(original, path, given.rules, given.target) for path in files
@@ -189,9 +187,9 @@ def review(ctx: Context) -> Any:
 def publish(ctx: Context) -> Any:
     """Publish the patch, the report and the archive."""
     name = ctx.progress["name"]
-    with _open_original(ctx) as original, tempfile.TemporaryDirectory(prefix="longwatch-") as made:
+    with _open_original(ctx) as original, _make_scratch(ctx) as made:
         proposal = _describe_proposal(ctx, original)
-        patch, archive = Path(made) / "patch", Path(made) / "archive"
+        patch, archive = made / "patch", made / "archive"
         with patch.open("wb") as out:
             write_patch(original, ctx.workspace, [diff.path for diff in proposal.diffs], out)
         pack(ctx.workspace, archive)
@@ -214,7 +212,7 @@ def _fetch_tree(ctx: Context, root: Path) -> tuple[str, str]:
             return given.distribution, copy_distribution(given.distribution, root)
         name = find_artifact(given.archive, ctx.task_id).name
         with ctx.open_artifact(given.archive) as content:
-            unpack_stream(content, root)
+            unpack(content, root)
     except NotFound as error:
         raise Fail(
             "archive_refused", f"input.archive: there is no upload {given.archive}"
@@ -313,10 +311,16 @@ def _read_plan(ctx: Context) -> Plan:
 @contextlib.contextmanager
 def _open_original(ctx: Context) -> Iterator[Path]:
     """The tree as it was imported, in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="longwatch-") as folder:
-        with ctx.open_artifact(ORIGINAL) as content:
-            unpack_stream(content, Path(folder) / "tree", OWN)
-        yield Path(folder) / "tree"
+    with _make_scratch(ctx) as scratch, ctx.open_artifact(ORIGINAL) as content:
+        unpack(content, scratch, OWN)
+        yield scratch
+
+
+@contextlib.contextmanager
+def _make_scratch(ctx: Context) -> Iterator[Path]:
+    """A folder for this unit, beside the workspace: what a killed worker leaves there is removed."""
+    with tempfile.TemporaryDirectory(prefix="scratch-", dir=ctx.workspace.parent) as folder:
+        yield Path(folder)
 
 
 def _empty_folder(folder: Path) -> None:
