@@ -90,9 +90,10 @@ def test_the_question_shows_what_it_would_change(approver: Client, three: Workfl
     }
     asked = put(three, body="Read **this**.", payload=payload, risk="high", send_back_to="a")
     text = approver.get(path_of(asked)).content.decode()
-    for part in ("pkg/x.py", "+1</i> <u>−1", "pkg/compat.py", "2 import errors", "ran: 283",
+    for part in ("pkg/x.py", "+1</i> <u>\N{MINUS SIGN}1", "pkg/compat.py", "2 import errors",
+                 "ran: 283",
                  "<strong>this</strong>", "import sys  # &lt;b&gt;", "High risk",
-                 "b runs next", "Restarts from a", "&quot;note&quot;: &quot;see&quot;"):  # fmt: skip
+                 "b runs next", "Restarts from a", "&quot;note&quot;: &quot;see"):  # fmt: skip
         assert part in text, part
     assert re.search(r'<tr class="del"><td class="ln">2</td><td class="ln"></td>', text)
 
