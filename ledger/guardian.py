@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from django.db import connections
+from django.db import DatabaseError, connections
 
 Tick = Callable[[], float | None]
 """Returns in how many seconds it wants to be called again; None for `DEFAULT_SECONDS`."""
@@ -58,8 +58,10 @@ class Guardian(threading.Thread):
 def _call(tick: Tick) -> float:
     try:
         seconds = tick()
+        return DEFAULT_SECONDS if seconds is None else seconds
+    except DatabaseError as error:  # once a second for as long as an outage lasts: no traceback
+        log.warning("the guardian can't reach the database: %s", error)
     except Exception:
         log.exception("a tick of the guardian failed; it is called again")
-        connections.close_all()
-        return AFTER_ERROR_SECONDS
-    return DEFAULT_SECONDS if seconds is None else seconds
+    connections.close_all()
+    return AFTER_ERROR_SECONDS

@@ -132,15 +132,15 @@ def _enter_child() -> None:
     global role, _pid, _parent, _next_role
     role, _next_role = _next_role, Role.STRAY
     _pid, _parent = os.getpid(), _pid
-    # A worker may finish its unit, everything else has nothing to lose.
-    die_with_parent(signal.SIGUSR2 if role is Role.WORKER else signal.SIGKILL)
-    if is_orphan():
-        os._exit(0)  # it died between the fork and the line above
     if role is Role.STRAY:
         for signum in (signal.SIGTERM, signal.SIGUSR2):
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGUSR2})
     else:
+        # A worker may finish its unit, everything else has nothing to lose.
+        die_with_parent(signal.SIGUSR2 if role is Role.WORKER else signal.SIGKILL)
+        if is_orphan():
+            os._exit(0)  # it died between the fork and the line above
         # Stopping is the main process's business: a signal to the whole group must not kill the
         # others. Blocked rather than ignored, so that django-q2 can't undo it; a worker opens up
         # once it has handlers of its own.

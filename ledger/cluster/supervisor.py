@@ -39,7 +39,7 @@ COPY_SECONDS: Final = 1.0
 LET_GO_SECONDS: Final = 2.0
 """From letting go to SIGKILL."""
 LINGER_SECONDS: Final = 5.0
-"""How long the sentinel may outlive its last worker in a stop."""
+"""How long the sentinel, or what a step forked, may outlive the last worker in a stop."""
 LOOK_SECONDS: Final = 0.25
 
 log = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ class Supervisor:
 
     def _is_stop_stuck(self, now: float) -> bool:
         """The workers are gone and the rest does not follow: why wait for the end of the grace?"""
-        if not self._sentinel.is_alive() or any(
+        if any(
             role is Role.WORKER and _is_alive(process) for role, process in self._family.values()
         ):
             self._alone_since = None

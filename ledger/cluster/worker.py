@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import connections
+from django.db import DatabaseError, connections
 from django.utils.module_loading import import_string
 from django_q.conf import Conf
 
@@ -79,17 +79,21 @@ class Worker:
                 guardian=self.guardian,
                 idle=self._waiter.idle,
             )
+        except DatabaseError as error:  # for as long as an outage lasts: no traceback each time
+            log.warning("the worker can't reach the database: %s", error)
+            self._recover()
         except BaseException:
             log.exception("the resident loop failed; it goes on with the next ticket")
-            connections.close_all()
-            self._waiter.close()
-            self._pause(AFTER_ERROR_SECONDS)
+            self._recover()
         if self.must_leave():
             # django-q2's own way to end a worker after a ticket: it has grown too large.
             Conf.MAX_RSS = 1
 
-    def _pause(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
+    def _recover(self) -> None:
+        """Trust no connection, and wait a little before the next try."""
+        connections.close_all()
+        self._waiter.close()
+        until = time.monotonic() + AFTER_ERROR_SECONDS
         while not self.must_leave() and time.monotonic() < until:
             time.sleep(0.1)
 

@@ -31,7 +31,7 @@ def test_a_unit_that_will_not_end_takes_its_worker_along(
         unit = cluster.database.add(kind, 3600, deadline=0.5)
         pid = cluster.database.wait_for_state(unit, "running")
         wait_for("its worker is gone", lambda: not is_alive(pid))
-        assert "Timeout (0:00:01.5" in cluster.read_log()
+        assert "Timeout (0:00:01.4" in cluster.read_log()
         assert "run_unit" in cluster.read_log()
         cluster.prove_it_works()
         cluster.signal(SIGTERM)
@@ -59,6 +59,17 @@ def test_a_thread_left_behind_does_not_keep_a_worker_from_leaving(
         wait_for("it has left", lambda: not is_alive(pid))
         cluster.signal(SIGTERM)
         assert cluster.wait_for_exit() == 0
+
+
+def test_a_process_that_a_unit_forked_does_not_outlive_the_cluster(
+    start_cluster: StartCluster,
+) -> None:
+    """It has left the session and ignores the signals; the rest has stopped long before."""
+    with start_cluster() as cluster:
+        cluster.database.wait_for_state(cluster.database.add("forks"), "done")
+        assert len(cluster.list_pids("stray")) == 1
+        cluster.signal(SIGTERM)
+        assert cluster.wait_for_exit() == 70
 
 
 def test_a_unit_that_kills_its_worker_costs_one_worker(start_cluster: StartCluster) -> None:
@@ -112,7 +123,7 @@ def test_an_outage_of_the_database_ends_no_worker(
         workers = cluster.list_pids("worker")
         cluster.database.close()
         toy_server.kill()
-        wait_for("the outage is noticed", lambda: "the resident loop failed" in cluster.read_log())
+        wait_for("the outage is noticed", lambda: "can't reach the database" in cluster.read_log())
         toy_server.start()
         cluster.prove_it_works()
         assert cluster.list_pids("worker") == workers

@@ -98,5 +98,11 @@ def run_unit(kind: str, seconds: float) -> None:
         import threading
 
         threading.Thread(target=time.sleep, args=(3600,)).start()
+    elif kind == "forks":  # leaves a process behind that only SIGKILL ends
+        if os.fork() == 0:
+            os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(3600)
+            os._exit(0)
     elif kind == "dies":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ledger.cluster import supervise
 
@@ -24,4 +24,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Exit 0 drained, 69 a part died by itself, 70 something had to be killed."""
-        sys.exit(supervise(workers=options["workers"]))
+        workers: int | None = options["workers"]
+        if workers is not None and workers < 1:
+            raise CommandError(f"--workers is {workers}; it takes a number from 1.")
+        sys.exit(supervise(workers))
