@@ -24,6 +24,7 @@ import psutil
 from django.conf import settings
 
 from harness_site.workflows.modernise import warden
+from ledger.blobs import locate_var
 
 TAIL_BYTES = 64 * 1024
 REPORT_BYTES = 4 * 1024 * 1024
@@ -156,9 +157,10 @@ def list_hidden(scratch: Path) -> list[str]:
     A folder that also holds the interpreter, this code or `scratch` can't be hidden and is left.
     """
     needed = [scratch.resolve(), Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve()]
-    wanted = [Path(settings.LONGWATCH_VAR)]
-    if "://" not in settings.LONGWATCH_ARTIFACTS:
-        wanted.append(Path(settings.LONGWATCH_ARTIFACTS))
+    wanted = [locate_var()]
+    artifacts = str(getattr(settings, "LONGWATCH_ARTIFACTS", "") or "")
+    if artifacts and "://" not in artifacts:
+        wanted.append(Path(artifacts))
     for database in settings.DATABASES.values():
         if database["ENGINE"].endswith("sqlite3"):
             wanted += [Path(f"{database['NAME']}{suffix}") for suffix in ("", "-wal", "-shm")]
@@ -199,8 +201,7 @@ def _read(
 def _begin(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin
     with contextlib.suppress(BrokenPipeError):  # the warden is gone, as its exit code will tell
-        process.stdin.write(warden.BEGIN)
-        process.stdin.flush()
+        os.write(process.stdin.fileno(), warden.BEGIN)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -318,7 +318,7 @@ def _open_original(ctx: Context) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _make_scratch(ctx: Context) -> Iterator[Path]:
-    """A folder for this unit, beside the workspace: what a killed worker leaves there is removed."""
+    """A folder for this unit, beside the workspace: there a killed worker leaves nothing long."""
     with tempfile.TemporaryDirectory(prefix="scratch-", dir=ctx.workspace.parent) as folder:
         yield Path(folder)
 
