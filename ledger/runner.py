@@ -128,7 +128,7 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
     except LedgerError as error:
         problem = str(error)
         return settling.settle(engine, held, lambda: holder.misfit_task(held, problem=problem))
-    if reason := limits.find_exhausted(held):
+    if not held.kept and (reason := limits.find_exhausted(held)):
         attempt = holder.Attempt(_describe_limit(held, reason))
         return settling.settle(engine, held, lambda: holder.bury_task(held, attempt, reason))
     sign = engine.heart.hold(held, step.timeout)

@@ -155,6 +155,7 @@ def _go_on(held: Claimed, unit: Unit, fence: int, settled: sql.Settled) -> Claim
     held.step_index, held.step_name, held.turn = unit.next_index, unit.next_name, unit.next_turn
     held.attempts = held.reclaims = held.releases = 0
     held.used_units += 1
+    held.kept = True
     held.workspace = unit.workspace or held.workspace
     return held
 

@@ -24,7 +24,7 @@ FINISHED = frozenset({COMPLETED, FAILED, DEAD, CANCELLED})
 FINAL = frozenset({COMPLETED, CANCELLED})
 UNFINISHED = frozenset(STATUSES) - FINISHED
 WALL_RUNS = frozenset({QUEUED, RUNNING, SCHEDULED})
-"""Statuses in which the wall-time limit counts; never while people or a pause hold the task."""
+"""Statuses in which the wall limit counts, unless a timer holds the task: see `counts_wall`."""
 
 # Reasons: bare codes, the same on both databases. The text is in Task.error.
 RETRIES_EXHAUSTED = "retries_exhausted"
@@ -54,6 +54,16 @@ CANCELLED_BY_PARENT = "cancelled_by_parent"
 COMPENSATING = "compensating"
 
 LIMIT_REASONS = frozenset({LIMIT_UNITS, LIMIT_TOKENS, LIMIT_COST, LIMIT_WALL, LIMIT_DEADLINE})
+TIMERS = frozenset({SLEEP, NOT_BEFORE})
+"""Reasons of `scheduled` that somebody asked for, unlike a backoff."""
+
+
+def counts_wall(status: str, reason: str) -> bool:
+    """True while the wall limit counts: queued, running, backing off; never waiting or paused.
+
+    Nor while a timer runs: a task that sleeps for two weeks has used none of its seven days.
+    """
+    return status in WALL_RUNS and reason not in TIMERS
 
 
 class Edge(NamedTuple):
@@ -87,7 +97,7 @@ EDGES: tuple[Edge, ...] = (
     *_edges("record_failure", RUNNING, "scheduled paused cancelled dead", "holder"),
     *_edges("repair_task", RUNNING, "queued paused cancelled dead", "holder"),
     *_edges("release_task", RUNNING, "queued scheduled paused cancelled dead", "holder"),
-    *_edges("misfit_task", RUNNING, PAUSED, "holder"),
+    *_edges("misfit_task", RUNNING, "paused cancelled", "holder"),
     *_edges("reclaim_task", RUNNING, "queued paused cancelled dead", "sweeper"),
     *_edges("promote_task", SCHEDULED, "queued paused", "sweeper"),
     *_edges("apply_decision", WAITING, "queued paused completed failed", "sweeper"),

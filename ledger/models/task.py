@@ -10,12 +10,9 @@ from ledger.ids import make_id
 
 _LEASED = Q(status=states.RUNNING, lease_until__isnull=False) & ~Q(lease_owner="")
 _NOT_LEASED = ~Q(status=states.RUNNING) & Q(lease_until__isnull=True, lease_owner="")
-_WALL_RUNS = Q(
-    status__in=sorted(states.WALL_RUNS), wall_until__isnull=False, wall_left__isnull=True
-)
-_WALL_STANDS = ~Q(status__in=sorted(states.WALL_RUNS)) & Q(
-    wall_until__isnull=True, wall_left__isnull=False
-)
+_WALL_COUNTS = Q(status__in=sorted(states.WALL_RUNS)) & ~Q(status_reason__in=sorted(states.TIMERS))
+_WALL_RUNS = _WALL_COUNTS & Q(wall_until__isnull=False, wall_left__isnull=True)
+_WALL_STANDS = ~_WALL_COUNTS & Q(wall_until__isnull=True, wall_left__isnull=False)
 _COUNTERS = [
     "attempts",
     "reclaims",

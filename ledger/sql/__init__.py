@@ -77,6 +77,8 @@ class Claimed:
     used_cost: int
     event_seq: int
     started_at: dt.datetime
+    kept: bool = False
+    """A checkpoint of this worker kept it: that statement has judged the limits as they are."""
 
     @property
     def lease(self) -> Lease:

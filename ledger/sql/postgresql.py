@@ -37,7 +37,7 @@ PLAIN = """NOT t.cancel_requested AND NOT t.pause_requested
 ADVANCE = """step_index = %(next_index)s, step_name = %(next_name)s, turn = %(next_turn)s,
   progress = coalesce(%(progress)s::jsonb, t.progress),
   workspace = CASE WHEN %(workspace)s = '' THEN t.workspace ELSE %(workspace)s END,
-  attempts = 0, reclaims = 0, releases = 0, used_units = t.used_units + 1,
+  attempts = 0, reclaims = 0, releases = 0, error = NULL, used_units = t.used_units + 1,
   revision = t.revision + 1, last_progress_at = {now}, updated_at = {now}"""
 
 STORE = """INSERT INTO longwatch_step_output (task_id, seq, round, step_index, step_name, turn,
@@ -88,7 +88,6 @@ settled AS (
   UPDATE longwatch_task t SET {advance}, event_seq = t.event_seq + 1 + %(finish)s::int,
     status = CASE WHEN %(finish)s THEN 'completed' WHEN k.stays THEN 'running' ELSE 'queued' END,
     result = CASE WHEN %(finish)s THEN %(result)s::jsonb ELSE t.result END,
-    error = CASE WHEN %(finish)s THEN NULL ELSE t.error END,
     fence = t.fence + k.stays::int,
     lease_owner = CASE WHEN k.stays THEN t.lease_owner ELSE '' END,
     lease_until = CASE WHEN k.stays THEN {lease} END,

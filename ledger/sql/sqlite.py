@@ -31,7 +31,7 @@ PLAIN = """NOT cancel_requested AND NOT pause_requested AND used_units + 1 < lim
 ADVANCE = """step_index = :next_index, step_name = :next_name, turn = :next_turn,
   progress = coalesce(:progress, progress),
   workspace = CASE WHEN :workspace = '' THEN workspace ELSE :workspace END,
-  attempts = 0, reclaims = 0, releases = 0, used_units = used_units + 1,
+  attempts = 0, reclaims = 0, releases = 0, error = NULL, used_units = used_units + 1,
   revision = revision + 1, last_progress_at = {now}, updated_at = {now}"""
 
 KEEP = """UPDATE longwatch_task SET {advance}, fence = fence + 1, event_seq = event_seq + 1,
@@ -46,7 +46,7 @@ YIELD = """UPDATE longwatch_task SET {advance}, event_seq = event_seq + 1, statu
   WHERE {guard} RETURNING event_seq"""
 
 FINISH = """UPDATE longwatch_task SET {advance}, event_seq = event_seq + 2, status = 'completed',
-    result = :result, error = NULL, lease_owner = '', lease_until = NULL, finished_at = {now},
+    result = :result, lease_owner = '', lease_until = NULL, finished_at = {now},
     cancel_requested = 0, pause_requested = 0,
     wall_left = (julianday(wall_until) - julianday({now})) * 86400, wall_until = NULL
   WHERE {guard} RETURNING event_seq - 1"""
@@ -57,7 +57,8 @@ STORE = """INSERT INTO longwatch_step_output (task_id, seq, round, step_index, s
     :fence, :tokens, :cost, :log_tail, :workspace)"""
 
 ENDED = """INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, turn, fence, data)
-  VALUES (:id, :seq + 1, {now}, 'completed', 'worker:' || :owner, :step_name, :turn, :fence, '{{}}')"""
+  VALUES (:id, :seq + 1, {now}, 'completed', 'worker:' || :owner, :step_name, :turn, :fence,
+    '{{}}')"""
 
 HEAD = """SELECT id, rank, lane FROM longwatch_task WHERE status = 'queued' AND lane = ?
   AND workflow = ? AND workflow_version = ? ORDER BY rank, id LIMIT 1"""

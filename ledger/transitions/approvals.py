@@ -217,6 +217,7 @@ def _apply(request: Approval, task: Task, now: dt.datetime, edge: str) -> None:
     answer = {
         "decision": request.decision or request.status, "values": request.values,
         "comment": request.comment, "by": request.decided_by, "approval": str(request.id),
+        "step": request.step, "step_index": request.step_index,
     }  # fmt: skip
     fields: dict[str, Any] = {"answer": answer}
     if request.status == kinds.APPROVED:

@@ -46,7 +46,7 @@ def settle_unit(
 
 
 def repair_task(held: Claimed, unit: Unit, *, to_index: int, to_name: str, feedback: Any) -> None:
-    """running -> queued at an earlier step, or dead when the repairs are used up.
+    """running -> queued at `to_index`, or dead when the repairs are used up.
 
     The unit's own output is stored already superseded; outputs from `to_index` on are superseded.
     """
@@ -69,7 +69,8 @@ def repair_task(held: Claimed, unit: Unit, *, to_index: int, to_name: str, feedb
             to=to_name, round=fresh_round, feedback=feedback, by_workflow=True,
         )  # fmt: skip
         fields |= {"round": fresh_round, "repair_count": task.repair_count + 1,
-                   "step_index": to_index, "step_name": to_name, "turn": 0}  # fmt: skip
+                   "step_index": to_index, "step_name": to_name, "turn": 0,
+                   **forget_answer(task, to_index)}  # fmt: skip
         target, reason = _choose_next(task, now)
         leave_running(task, held, now, "repair_task", target, reason, 0, fields)
 
@@ -79,6 +80,12 @@ def supersede_outputs(task: Task, from_index: int, in_round: int) -> None:
     StepOutput.objects.filter(
         task=task, step_index__gte=from_index, superseded_in_round__isnull=True
     ).update(superseded_in_round=in_round)
+
+
+def forget_answer(task: Task, to_index: int) -> dict[str, Any]:
+    """The column of people's answer after a restart: a question that is asked again has none."""
+    asked_at = -1 if task.answer is None else task.answer["step_index"]
+    return {"answer": None} if asked_at >= to_index else {}
 
 
 def fail_task(held: Claimed, attempt: Attempt) -> None:
@@ -135,11 +142,16 @@ def release_task(held: Claimed, *, why: str, delay: float | None = None, retries
 
 
 def misfit_task(held: Claimed, *, problem: str) -> None:
-    """running -> paused (version_misfit): this version has no such step; an operator chooses."""
+    """running -> paused (version_misfit): this version has no such step; an operator chooses.
+
+    Unless one has chosen already, by asking to cancel.
+    """
     with lock_held(held.lease, "misfit") as (task, now):
+        target, reason = states.PAUSED, states.VERSION_MISFIT
+        if task.cancel_requested:
+            target, reason = states.CANCELLED, states.CANCELLED_BY_OPERATOR
         error = make_error(task, "VersionMisfit", problem)
-        leave_running(task, held, now, "misfit_task", states.PAUSED, states.VERSION_MISFIT, 0,
-               {"error": error})  # fmt: skip
+        leave_running(task, held, now, "misfit_task", target, reason, 0, {"error": error})
 
 
 def report_progress(lease: sql.Lease, done: float | None, total: float | None, note: str) -> None:
@@ -184,14 +196,13 @@ def leave_running(
         fields = {**fields, "available_at": due}
         record_event(task, "scheduled", worker, now, reason=reason, until=due.isoformat())
     elif target == states.CANCELLED:
-        record_event(task, "cancelled", Actor.parse(task.cancel_by) if task.cancel_by else worker,
-                     now, reason=reason)  # fmt: skip
+        record_event(task, "cancelled", Actor.parse(task.cancel_by), now, reason=reason)
     elif target == states.PAUSED:
-        record_event(task, "paused", Actor.parse(task.pause_by) if task.pause_by else worker,
-                     now, reason=reason)  # fmt: skip
+        by = Actor.parse(task.pause_by) if task.pause_requested else worker
+        record_event(task, "paused", by, now, reason=reason)
         fields = {**fields, "pause_requested": False}
     elif target in {states.DEAD, states.FAILED}:
-        if "error" not in fields:
+        if not fields.get("error"):
             fields = {**fields, "error": make_error(task, "LimitReached", describe_reason(reason))}
         record_event(task, target, worker, now, reason=reason, error=fields["error"])
     move_task(task, now, edge, target, reason=reason, by_holder=True, **fields)
@@ -216,7 +227,7 @@ def store_unit(
     )  # fmt: skip
     task.used_units += 1
     fields: dict[str, Any] = {
-        **FRESH_UNIT, "used_units": task.used_units, "last_progress_at": now,
+        **FRESH_UNIT, "used_units": task.used_units, "last_progress_at": now, "error": None,
         "step_index": unit.next_index, "step_name": unit.next_name, "turn": unit.next_turn,
     }  # fmt: skip
     if unit.progress is not None:

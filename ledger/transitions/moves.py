@@ -114,7 +114,7 @@ def move_task(
         raise WrongStatus(edge.replace("_", " "), task.status)
     columns: dict[str, Any] = {
         "status": target, "status_reason": reason, "updated_at": now,
-        **_move_wall(task, now, target), **_move_lease(task, target, by_holder),
+        **_move_wall(task, now, target, reason), **_move_lease(task, target, by_holder),
     }  # fmt: skip
     if target in states.FINISHED:
         columns |= {"finished_at": now, **NO_FLAGS}
@@ -134,9 +134,10 @@ def _move_lease(task: Task, target: str, by_holder: bool) -> dict[str, Any]:
     return NO_LEASE if by_holder else {**NO_LEASE, "fence": task.fence + 1}
 
 
-def _move_wall(task: Task, now: dt.datetime, target: str) -> dict[str, Any]:
-    """The wall limit runs in queued, running and scheduled, and stands in everything else."""
-    runs, will_run = task.status in states.WALL_RUNS, target in states.WALL_RUNS
+def _move_wall(task: Task, now: dt.datetime, target: str, reason: str) -> dict[str, Any]:
+    """Stop or start the wall limit; what is left of it is kept while it stands."""
+    runs = states.counts_wall(task.status, task.status_reason)
+    will_run = states.counts_wall(target, reason)
     if runs and not will_run and task.wall_until is not None:
         left = (task.wall_until - now).total_seconds()
         return {"wall_until": None, "wall_left": left}

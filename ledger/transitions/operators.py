@@ -1,4 +1,4 @@
-"""What people (and their tokens) do to a task. Guarded by what they were shown, where it matters."""
+"""What people (and their tokens) do to a task, guarded by what they were shown if they say so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ledger.errors import InvalidInput, UnparsableInput, Unserialisable
 from ledger.events import Actor, record_event
 from ledger.models import Task
 from ledger.transitions.approvals import void_open_approval
-from ledger.transitions.holder import supersede_outputs
+from ledger.transitions.holder import forget_answer, supersede_outputs
 from ledger.transitions.moves import (
     FRESH_UNIT,
     NO_FLAGS,
@@ -103,7 +103,7 @@ def retry_task(
     """scheduled, failed, dead or running -> queued: the same unit now.
 
     From failed and dead the counters of the unit start anew; from running the task is taken from
-    its worker, uncharged.
+    its worker, uncharged. A cancel or a pause that was asked for is taken back.
     """
     _check_reason(reason)
     with lock_task(task_id, revision) as (task, now):
@@ -111,25 +111,25 @@ def retry_task(
             task, "retry", {states.SCHEDULED, states.FAILED, states.DEAD, states.RUNNING},
             FORK_HINT if task.status in states.FINAL else "",
         )  # fmt: skip
-        fields = _unpause()
+        fields: dict[str, Any] = {**NO_FLAGS}
         if task.status in states.FINISHED:
-            void_open_approval(task, actor, now, "the step runs again")
-            fields |= {**FRESH_UNIT, **_leave_stored_unit(task, now)}
+            fields |= {**FRESH_UNIT, **_leave_stored_unit(task)}
         record_event(task, "retried", actor, now, reason=reason, taken_from=task.lease_owner)
         if task.status == states.RUNNING:
             fields |= {"rank": task.rank, "available_at": task.available_at}
         move_task(task, now, "retry_task", states.QUEUED, **fields)
 
 
-def _leave_stored_unit(task: Task, now: dt.datetime) -> dict[str, Any]:
-    """A dead end after a stored output (expired or rejected approval): ask again, next turn.
+def _leave_stored_unit(task: Task) -> dict[str, Any]:
+    """Out of an end that came while people were asked: the step asks again, as its next turn.
 
-    The unit's output is accepted and stays; the same unit can't store a second one.
+    The unit's output is accepted and stays; the same unit can't store a second one. An answer to
+    the old question must not pass for one to the new.
     """
     stored = task.outputs.filter(
         step_index=task.step_index, turn=task.turn, superseded_in_round__isnull=True
     ).exists()
-    return {"turn": task.turn + 1} if stored else {}
+    return {"turn": task.turn + 1, "answer": None} if stored else {}
 
 
 def restart_task(
@@ -162,6 +162,7 @@ def restart_task(
         move_task(
             task, now, "restart_task", states.QUEUED, **FRESH_UNIT, **NO_FLAGS,
             round=task.round + 1, step_index=index, step_name=name, turn=0, feedback=feedback,
+            **forget_answer(task, index),
         )  # fmt: skip
 
 
@@ -210,6 +211,7 @@ def extend_limits(
             name = (over or states.LIMIT_WALL).removeprefix("limit_")
             raise InvalidInput(f"limits.{name}", "is still used up; raise it further")
         columns.pop("wall_left", None)  # move_task starts it again from the task's own
+        columns |= _leave_stored_unit(task)
         move_task(task, now, "extend_limits", states.QUEUED, error=None, **columns)
 
 

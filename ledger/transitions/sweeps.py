@@ -80,9 +80,10 @@ def promote_due(limit: int = 100) -> int:
     """scheduled -> queued (or paused) for what is due; the rank is the time it was due at."""
     with transaction.atomic():
         due = list(
-            _skip_locked(Task.objects.filter(status=states.SCHEDULED, available_at__lte=clock.now()))
-            .order_by("available_at", "id")[:limit]
-        )  # fmt: skip
+            _skip_locked(
+                Task.objects.filter(status=states.SCHEDULED, available_at__lte=clock.now())
+            ).order_by("available_at", "id")[:limit]
+        )
         if not due:
             return 0
         now = clock.read()
@@ -108,6 +109,7 @@ def _promote_all(tasks: list[Task], now: dt.datetime) -> None:
         )
         for task in tasks
     )  # fmt: skip
+    going_on = clock.fragment(connection.vendor, "wall_left").replace("%", "%%")
     micros = (
         "CAST(extract(epoch FROM available_at) * 1000000 AS bigint)"
         if connection.vendor == "postgresql"
@@ -116,6 +118,7 @@ def _promote_all(tasks: list[Task], now: dt.datetime) -> None:
     Task.objects.filter(pk__in=[task.pk for task in tasks], status=states.SCHEDULED).update(
         status=states.QUEUED, status_reason="", updated_at=now,
         rank=RawSQL(f"{micros} - priority * 60000000", []),
+        wall_until=RawSQL(f"coalesce(wall_until, {going_on})", []), wall_left=None,
         event_seq=F("event_seq") + 1, revision=F("revision") + 1,
     )  # fmt: skip
     sql.wake_workers()
