@@ -63,6 +63,7 @@ def submit(
         workflow=workflow,
         input={} if input is None else input,
         actor=actor,
+        version=version,
         key=key,
         title=title,
         lane=lane,

@@ -51,6 +51,7 @@ def submit(
         workflow=client.find_workflow(body.workflow, body.workflow_version),
         input=body.input,
         actor=actor,
+        version=body.workflow_version,
         key=idempotency_key,
         title=body.title,
         lane=body.lane,

@@ -30,6 +30,7 @@ def submit_task(
     workflow: Workflow,
     input: Any,
     actor: Actor,
+    version: str | None = None,
     key: str | None = None,
     title: str = "",
     lane: str = "default",
@@ -42,7 +43,9 @@ def submit_task(
 ) -> tuple[Task, bool]:
     """Insert a task, or find the one that the same submitter made with the same key and body.
 
-    Joins the caller's transaction. Returns (task, created). Raises InvalidInput naming the field,
+    Joins the caller's transaction. Returns (task, created). The body is what the client gave, so
+    that it is the same still under a newer workflow: `version` is the one that it named, if any,
+    and the input counts before defaults are filled in. Raises InvalidInput naming the field,
     PayloadTooLarge, or IdempotencyConflict when the key came with another body.
     """
     if isinstance(input, dict):
@@ -51,7 +54,8 @@ def submit_task(
     columns = _read_columns(title, lane, priority, tags, key, max_repairs, not_before)
     columns |= limits.read_limits(_merge_limits(workflow, limits_given))
     body = {
-        "workflow": workflow.name, "version": workflow.version, "input": stored_input,
+        "workflow": workflow.name, "version": version,
+        "input": input if isinstance(input, dict) else stored_input,
         "title": title, "lane": lane, "priority": priority, "tags": list(tags),
         "limits": {k: str(v) for k, v in dict(limits_given or {}).items()},
         "max_repairs": max_repairs, "not_before": str(not_before or ""),
@@ -89,7 +93,8 @@ def _insert_task(columns: dict[str, Any], actor: Actor, not_before: dt.datetime 
         status_reason=states.NOT_BEFORE if later else "",
         available_at=start,
         rank=rank_at(start, columns["priority"]),
-        wall_until=now + dt.timedelta(seconds=columns["limit_wall"]),
+        wall_until=None if later else now + dt.timedelta(seconds=columns["limit_wall"]),
+        wall_left=columns["limit_wall"] if later else None,
         last_progress_at=now,
         created_at=now,
         updated_at=now,
