@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from django.db.models import F
 
 from ledger import bounds, clock, conf, sql, states
 from ledger.canonical import clean_text
-from ledger.errors import InvalidInput, LimitReached
+from ledger.errors import InvalidInput, LimitReached, TaskNotFound
 from ledger.models import Spend, Task
 
 NAMES = ("units", "tokens", "cost", "wall", "deadline_at")
@@ -99,12 +100,21 @@ def _read_one(name: str, value: Any) -> Any:
                 raise InvalidInput(field, "is no RFC 3339 time") from None
         if not isinstance(value, dt.datetime) or value.tzinfo is None:
             raise InvalidInput(field, "needs an offset, such as 2026-01-31T12:00:00Z")
-        return value
+        try:
+            return value.astimezone(dt.UTC)
+        except OverflowError:
+            raise InvalidInput(field, "is no time in the years 1 to 9999 UTC") from None
     kinds = (int, float) if name == "wall" else (int,)
     most = int(bounds.MAX_SECONDS) if name == "wall" else _LARGEST
     if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value <= most:
         raise InvalidInput(field, f"takes a number from 0 to {most}")
     return value
+
+
+def _fit_key(key: str) -> str:
+    """A key as it is stored: a long one by its digest, since cutting would make two keys one."""
+    text = clean_text(key)
+    return text if len(text) <= 200 else hashlib.sha256(key.encode(errors="replace")).hexdigest()
 
 
 def describe_limits(task: Task) -> dict[str, Any]:
@@ -151,10 +161,12 @@ def record_spend(
         with transaction.atomic():
             # The row is locked before the insert: same order as every other writer, and the
             # sum and the amounts can't part.
-            task = Task.objects.select_for_update().get(pk=held.task_id)
+            task = Task.objects.select_for_update().filter(pk=held.task_id).first()
+            if task is None:
+                raise TaskNotFound(held.task_id)
             Spend.objects.create(
                 task_id=held.task_id,
-                key=clean_text(key, 200),
+                key=_fit_key(key),
                 at=clock.now(),
                 fence=held.fence,
                 step=held.step_name,
@@ -169,7 +181,7 @@ def record_spend(
                 used_tokens_in=F("used_tokens_in") + tokens_in,
                 used_tokens_out=F("used_tokens_out") + tokens_out,
                 used_cost=F("used_cost") + nano,
-                revision=F("revision") + 1,
+                beat=F("beat") + 1,  # no revision: what a person decides on is not changed by it
             )
     except IntegrityError:
         return False
