@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any, Concatenate
-from urllib.parse import urlencode
 
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.contrib.auth.views import redirect_to_login
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.cache import add_never_cache_headers, patch_vary_headers
@@ -36,6 +37,9 @@ type View[**P] = Callable[Concatenate[PageRequest, P], HttpResponseBase]
 def allow[**P](scope: str) -> Callable[[View[P]], Callable[..., HttpResponseBase]]:
     """Let a view run for people with `scope`; its answer is not cached and varies by HX-Request.
 
+    Outside of a transaction, also where the project wraps requests in one: the ledger's own are
+    short, and what one refuses must not undo another.
+
     Anybody else is asked to sign in (a part of a page gets a bare 401, so that a poll can't swap
     the sign-in form into the page) or told which role is missing.
     """
@@ -51,7 +55,7 @@ def allow[**P](scope: str) -> Callable[[View[P]], Callable[..., HttpResponseBase
             add_never_cache_headers(response)
             return response
 
-        return run_view
+        return transaction.non_atomic_requests(run_view)
 
     return decorate
 
@@ -62,7 +66,7 @@ def _explain_error(request: Any, error: LedgerError) -> HttpResponse:
         raise Http404(str(error))
     if wants_part(request):
         return HttpResponse(str(error), status=error.status, headers={"HX-Reswap": "none"})
-    return render(request, "refused.html", {"error": error}, status=error.status)
+    return render(request, "dashboard/refused.html", {"error": error}, status=error.status)
 
 
 def _check_scope(request: Any, needed: str) -> HttpResponse | None:
@@ -70,8 +74,8 @@ def _check_scope(request: Any, needed: str) -> HttpResponse | None:
     if not request.user.is_authenticated:
         if wants_part(request):
             return HttpResponse(status=401)
-        back = request.get_full_path() if request.method == "GET" else "/"
-        return HttpResponseRedirect(f"{reverse('dashboard:login')}?{urlencode({'next': back})}")
+        back = request.get_full_path() if request.method == "GET" else reverse("dashboard:tasks")
+        return redirect_to_login(back)
     request.scopes = list_scopes(request.user)
     request.actor = Actor("user", str(request.user.pk))
     request.role_name = next(
@@ -81,4 +85,4 @@ def _check_scope(request: Any, needed: str) -> HttpResponse | None:
         return None
     if wants_part(request):
         return HttpResponse(status=403)
-    return render(request, "403.html", {"needed": ROLE_NAMES[needed]}, status=403)
+    return render(request, "dashboard/forbidden.html", {"needed": ROLE_NAMES[needed]}, status=403)

@@ -91,7 +91,7 @@ def test_every_form_that_writes_carries_a_token(template: Path) -> None:
 
 
 def test_htmx_is_told_what_the_pages_rely_on() -> None:
-    text = (ROOT / "templates" / "base.html").read_text()
+    text = (ROOT / "templates/dashboard/base.html").read_text()
     assert '"extensions":"ptag"' in text
     assert '"morphIgnore":["data-htmx-powered","open"]' in text
     assert '"noSwap":[204,304,401,403,404,"5xx"]' in text
@@ -103,7 +103,7 @@ def test_the_vendored_scripts_are_the_ones_on_record() -> None:
     assert len(scripts) == 2
     for script in scripts:
         assert hashlib.sha256(script.read_bytes()).hexdigest() in record
-        assert f"vendor/{script.name}" in (ROOT / "templates" / "base.html").read_text()
+        assert f"vendor/{script.name}" in (ROOT / "templates/dashboard/base.html").read_text()
 
 
 def test_every_glyph_that_a_page_names_is_drawn() -> None:
