@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ class Bench:
         self.folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="lw-bench-", dir="/tmp"))
         )
+        self.w1 = [f"--tasks={options.tasks}", f"--steps={options.steps}"]
         self.databases: list[PostgreSQL | SQLite] = []
         if options.database in {None, "postgresql"}:
             self.databases.append(PostgreSQL(self.folder, stack))
@@ -37,28 +39,38 @@ class Bench:
             self.databases.append(SQLite(self.folder, stack))
 
     def run_rounds(self) -> None:
-        """All rounds; within one, a reference runs just before the product."""
-        for number in range(self.options.rounds):
-            for database in self.databases:
-                self.measure_throughput(database)
-                if number < LATENCY_ROUNDS:
-                    self.measure_latency(database)
-            print(f"round {number + 1} of {self.options.rounds} is done", file=sys.stderr)
+        """Each database by itself: W1 between two references each time, then W2."""
+        o = self.options
+        for database in self.databases:
+            say(f"{database.name}: W1, {o.rounds} rounds")
+            before = self.run_reference(database)
+            for _ in range(o.rounds):
+                rate = self.run_product(database)
+                after = self.run_reference(database)
+                ratio = rate / statistics.mean([before, after])
+                self.measured[database.name, "w1 ratio"].append(ratio)
+                before = after
+            say(f"{database.name}: W2, {min(o.rounds, LATENCY_ROUNDS)} rounds")
+            for _ in range(min(o.rounds, LATENCY_ROUNDS)):
+                self.measure_latency(database)
 
-    def measure_throughput(self, database: PostgreSQL | SQLite) -> None:
-        """W1 by the reference, then by the product."""
-        o, name = self.options, database.name
-        sizes = [f"--tasks={o.tasks}", f"--steps={o.steps}"]
-        raw = self.run(database, f"benchmarks.raw_{name}", "w1", *sizes)["rate"]
-        found = self.run(database, "benchmarks.product", "w1", *sizes)
-        self.measured[name, "w1 raw"].append(raw)
-        self.measured[name, "w1 ours"].append(found["rate"])
-        self.measured[name, "w1 ratio"].append(found["rate"] / raw)
-        self.measured[name, "submit"].append(found["submit_ms"])
+    def run_reference(self, database: PostgreSQL | SQLite) -> float:
+        """W1 by the raw loop: steps per second."""
+        rate = float(self.run(database, f"benchmarks.raw_{database.name}", "w1", *self.w1)["rate"])
+        self.measured[database.name, "w1 raw"].append(rate)
+        return rate
+
+    def run_product(self, database: PostgreSQL | SQLite) -> float:
+        """W1 by the product: units per second."""
+        found = self.run(database, "benchmarks.product", "w1", *self.w1)
+        self.measured[database.name, "w1 ours"].append(found["rate"])
+        self.measured[database.name, "submit"].append(found["submit_ms"])
         if isinstance(database, PostgreSQL):
+            units = self.options.tasks * self.options.steps
             both = zip(("commits", "fsyncs"), self.before, database.count_commits(), strict=True)
             for label, before, after in both:
-                self.measured[name, label].append((after - before) / (o.tasks * o.steps))
+                self.measured[database.name, label].append((after - before) / units)
+        return float(found["rate"])
 
     def measure_latency(self, database: PostgreSQL | SQLite) -> None:
         """W2 by a bare LISTEN loop where there is one, then by the product."""
@@ -86,6 +98,11 @@ class Bench:
         if ended.returncode:
             raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{ended.stderr[-4000:]}")
         return json.loads(ended.stdout.splitlines()[-1])
+
+
+def say(line: str) -> None:
+    """A word on how far it is; not part of the table."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def parse_options() -> argparse.Namespace:

@@ -45,7 +45,7 @@ TARGETS = {
 ROWS = [
     ("w1 raw", "raw loop: steps/s", "{:,.0f}"),
     ("w1 ours", "Longwatch: steps/s", "{:,.0f}"),
-    ("w1 ratio", "**Longwatch / raw loop**, by round", "{:.2f}"),
+    ("w1 ratio", "**Longwatch / raw loop**", "{:.2f}"),
     ("submit", "one submission meanwhile: ms", "{:.1f}"),
     ("commits", "transactions per unit", "{:.2f}"),
     ("fsyncs", "log fsyncs per unit", "{:.2f}"),
