@@ -90,8 +90,7 @@ def sweep(limit: int = 100, *, reclaim: bool = True, due: Due | None = None) -> 
     stepped_back = due.last_lease is not None and due.last_lease > horizon
     reclaimed = 0
     if reclaim and (is_over(due.lease) or stepped_back):
-        expired = sweeps.find_expired(lease_seconds, limit)
-        reclaimed = sum(sweeps.reclaim_task(key, lease_seconds) is not None for key in expired)
+        reclaimed = sweeps.reclaim_expired(lease_seconds, limit)
     return Swept(
         reclaimed=reclaimed,
         promoted=sweeps.promote_due(limit) if is_over(due.scheduled) else 0,
@@ -107,12 +106,15 @@ class Sweeper:
     """A process's sweeping, called by its guardian thread.
 
     It reclaims only after two heartbeat intervals of unbroken contact with the database, at its
-    own start as well: after an outage every holder has had the time to beat again.
+    own start as well: after an outage every holder has had the time to beat again. Likewise after
+    a sleep of this process or this machine, or a jump of the database's clock.
     """
 
     def __init__(self, tunables: Tunables) -> None:
         self.patience = 2 * tunables.heartbeat_seconds
+        self.longest_gap = tunables.heartbeat_seconds + MAX_SECONDS
         self._contact_since: float | None = None
+        self._looked = (0.0, dt.datetime.min.replace(tzinfo=dt.UTC))
         self._next_due = 0.0
 
     def tick(self) -> float:
@@ -122,7 +124,8 @@ class Sweeper:
             return self._next_due - now
         since, self._contact_since = self._contact_since, None
         due = look_ahead()
-        since = now if since is None else since
+        if since is None or self._was_away(now, due.now):
+            since = now
         swept: Any = sweep(due=due, reclaim=now - since >= self.patience)
         self._contact_since = since
         # A full batch leaves more to do at once.
@@ -130,3 +133,9 @@ class Sweeper:
         wait = max(MIN_SECONDS, wait)
         self._next_due = time.monotonic() + wait
         return wait
+
+    def _was_away(self, now: float, database_now: dt.datetime) -> bool:
+        """True when either clock says that the last look was not just now."""
+        (looked, database_looked), self._looked = self._looked, (now, database_now)
+        passed = (database_now - database_looked).total_seconds()
+        return now - looked > self.longest_gap or not 0 <= passed <= self.longest_gap

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 
 from ledger.errors import LeaseLost
 from ledger.models import Task
@@ -125,6 +125,16 @@ class Beaten:
 
 
 _JSON_AT = [CLAIM_COLUMNS.index(name) for name in ("input", "progress", "feedback", "answer")]
+
+
+def is_outage(error: BaseException) -> bool:
+    """True when the database is away, or takes no writes for now, and so says nothing of the task.
+
+    25006: a standby that is about to take over answers, but only to reads.
+    """
+    return isinstance(error, (OperationalError, InterfaceError)) or (
+        getattr(error.__cause__, "sqlstate", None) == "25006"
+    )
 
 
 def _dialect() -> ModuleType:

@@ -26,6 +26,7 @@ from ledger.sql import Claimed, Unit
 from ledger.transitions.holder import leave_running, store_unit, supersede_outputs
 from ledger.transitions.moves import (
     lock_held,
+    lock_if_free,
     lock_task,
     make_error,
     move_task,
@@ -177,7 +178,10 @@ def undo_decision(approval_id: UUID | str, *, actor: Actor) -> None:
 
 def apply_decision(task_id: UUID) -> bool:
     """waiting (decided) -> what the decision leads to, once its undo window is over."""
-    with lock_task(task_id) as (task, now):
+    with lock_if_free(task_id) as found:
+        if found is None:
+            return False
+        task, now = found
         if task.status != states.WAITING or task.status_reason != states.DECIDED:
             return False
         if task.available_at > now:
@@ -194,7 +198,10 @@ def apply_decision(task_id: UUID) -> bool:
 def expire_approval(approval_id: UUID) -> bool:
     """waiting -> dead (approval_expired), or what the workflow says; silence is never a yes."""
     request = _find_request(approval_id)
-    with lock_task(request.task_id) as (task, now):
+    with lock_if_free(request.task_id) as found:
+        if found is None:
+            return False
+        task, now = found
         request = Approval.objects.select_for_update().get(pk=request.pk)
         if request.status != kinds.OPEN or request.expires_at > now:
             return False

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 
 from ledger import clock, conf, sql, states
@@ -38,6 +38,24 @@ def lock_task(
         if revision is not None and revision != task.revision:
             raise StaleRevision(revision, task.revision)
         yield task, clock.read()
+
+
+@contextmanager
+def lock_if_free(task_id: UUID) -> Iterator[tuple[Task, dt.datetime] | None]:
+    """The same for a sweep: yields None for a row that somebody else holds, or that is gone.
+
+    Sweeps run on the thread that beats for its worker's lease, so they wait for nobody.
+    """
+    with transaction.atomic():
+        task = skip_locked(Task.objects.filter(pk=task_id)).first()
+        yield None if task is None else (task, clock.read())
+
+
+def skip_locked(query: Any) -> Any:
+    """The rows of `query` that nobody holds, locked. On SQLite BEGIN IMMEDIATE holds everything."""
+    if connection.vendor == "postgresql":
+        return query.select_for_update(skip_locked=True)
+    return query
 
 
 @contextmanager

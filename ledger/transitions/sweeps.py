@@ -1,19 +1,19 @@
 """The edges that time takes: reclaim, promote, expire, apply, enforce. Bounded, one task each.
 
 Any process may run any of them at any time; each looks again under the row lock, and a row that
-another sweeper holds is skipped.
+somebody else holds is skipped. A task that can't be moved is logged, and stops no other.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from contextlib import contextmanager
+import logging
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
 from ledger import clock, conf, limits, sql, states
@@ -21,7 +21,25 @@ from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Approval, Event, Task
 from ledger.transitions import approvals
 from ledger.transitions.holder import describe_reason
-from ledger.transitions.moves import make_error, move_task
+from ledger.transitions.moves import lock_if_free, make_error, move_task, skip_locked
+
+log = logging.getLogger(__name__)
+
+
+def move_each(keys: Iterable[UUID], move: Callable[[UUID], object]) -> int:
+    """How many of `keys` `move` moved, each in a transaction of its own.
+
+    Raises only what says that the database is away.
+    """
+    moved = 0
+    for key in list(keys):
+        try:
+            moved += bool(move(key))
+        except Exception as error:
+            if sql.is_outage(error):
+                raise
+            log.exception("%s can't be swept; the others go on", key)
+    return moved
 
 
 def find_expired(lease_seconds: float, limit: int = 100) -> list[UUID]:
@@ -36,13 +54,19 @@ def find_expired(lease_seconds: float, limit: int = 100) -> list[UUID]:
     )  # fmt: skip
 
 
+def reclaim_expired(lease_seconds: float, limit: int = 100) -> int:
+    """running -> queued for every task whose worker was lost; how many."""
+    expired = find_expired(lease_seconds, limit)
+    return move_each(expired, lambda key: reclaim_task(key, lease_seconds))
+
+
 def reclaim_task(task_id: UUID, lease_seconds: float) -> str | None:
     """running -> queued at the head (or dead, cancelled, paused): the worker was lost.
 
     Returns the new status, or None when the lease lives or somebody else was here. Not a repair:
     the same unit runs again. Counted here, by a sweeper that survives, and never by the worker.
     """
-    with _lock_if_free(task_id) as found:
+    with lock_if_free(task_id) as found:
         if found is None:
             return None
         task, now = found
@@ -78,12 +102,20 @@ def reclaim_task(task_id: UUID, lease_seconds: float) -> str | None:
 
 def promote_due(limit: int = 100) -> int:
     """scheduled -> queued (or paused) for what is due; the rank is the time it was due at."""
+    due = Task.objects.filter(status=states.SCHEDULED, available_at__lte=clock.now())
+    try:
+        return _promote(due.order_by("available_at", "id")[:limit])
+    except Exception as error:
+        if sql.is_outage(error):
+            raise
+        log.warning("a batch can't be promoted, now each by itself: %s", error)
+        keys = due.values_list("id", flat=True)[:limit]
+        return move_each(keys, lambda key: _promote(due.filter(pk=key)))
+
+
+def _promote(query: QuerySet[Task]) -> int:
     with transaction.atomic():
-        due = list(
-            _skip_locked(
-                Task.objects.filter(status=states.SCHEDULED, available_at__lte=clock.now())
-            ).order_by("available_at", "id")[:limit]
-        )
+        due = list(skip_locked(query))
         if not due:
             return 0
         now = clock.read()
@@ -129,7 +161,7 @@ def apply_decisions(limit: int = 100) -> int:
     ready = Task.objects.filter(
         status=states.WAITING, status_reason=states.DECIDED, available_at__lte=clock.now()
     ).order_by("available_at").values_list("id", flat=True)[:limit]  # fmt: skip
-    return sum(approvals.apply_decision(task_id) for task_id in list(ready))
+    return move_each(ready, approvals.apply_decision)
 
 
 def expire_approvals(limit: int = 100) -> int:
@@ -137,9 +169,7 @@ def expire_approvals(limit: int = 100) -> int:
     over = Approval.objects.filter(status="open", expires_at__lte=clock.now()).order_by(
         "expires_at"
     )
-    return sum(
-        approvals.expire_approval(key) for key in list(over.values_list("id", flat=True)[:limit])
-    )
+    return move_each(over.values_list("id", flat=True)[:limit], approvals.expire_approval)
 
 
 def enforce_limits(limit: int = 100) -> int:
@@ -152,11 +182,11 @@ def enforce_limits(limit: int = 100) -> int:
         .filter(status__in=sorted(states.UNFINISHED - {states.RUNNING}))
         .values_list("id", flat=True)[:limit]
     )
-    return sum(_enforce_one(task_id) for task_id in list(overdue))
+    return move_each(overdue, _enforce_one)
 
 
 def _enforce_one(task_id: UUID) -> bool:
-    with _lock_if_free(task_id) as found:
+    with lock_if_free(task_id) as found:
         if found is None:
             return False
         task, now = found
@@ -168,19 +198,6 @@ def _enforce_one(task_id: UUID) -> bool:
         record_event(task, "dead", SYSTEM, now, reason=reason, error=error)
         move_task(task, now, "enforce_limit", states.DEAD, reason=reason, error=error)
         return True
-
-
-@contextmanager
-def _lock_if_free(task_id: UUID) -> Iterator[tuple[Task, dt.datetime] | None]:
-    with transaction.atomic():
-        task = _skip_locked(Task.objects.filter(pk=task_id)).first()
-        yield None if task is None else (task, clock.read())
-
-
-def _skip_locked(query: Any) -> Any:
-    if connection.vendor == "postgresql":
-        return query.select_for_update(skip_locked=True)
-    return query  # BEGIN IMMEDIATE holds everything
 
 
 def _format(moment: dt.datetime | None) -> str | None:
