@@ -56,7 +56,7 @@ class Engine:
     def claim(self) -> Claimed | None:
         """The next task to run, if any; opens its slice."""
         if self.suspect:
-            found = settling.adopt_running(self.owner)
+            found = settling.adopt_running(self)
             self.suspect = False
         else:
             found = None
@@ -106,6 +106,7 @@ def run_resident(
     while not stop() and time.monotonic() < until:
         try:
             held = engine.claim()
+            found = held is not None
             while held is not None:
                 held = run_attempt(engine, held)
         except BaseException:
@@ -114,7 +115,7 @@ def run_resident(
             raise
         finally:
             cancel_hard_stop()
-        if not stop():
+        if not found and not stop():
             idle(IDLE_SECONDS)
     return engine.units - before
 

@@ -1,7 +1,8 @@
-"""How an attempt's outcome reaches the ledger, and what happens when the database does not answer."""
+"""How an attempt's outcome reaches the ledger, also when the database does not answer at once."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import random
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import DatabaseError, InterfaceError, connections
 
 from ledger import artifacts, canonical, clock, queries, retry, secrets, sql, states, workflows
 from ledger.context import Context
@@ -33,6 +34,8 @@ SHOWN = ("subject", "body", "payload", "form", "proposal")
 """The parts of a question that people are shown."""
 
 LONGEST_WAIT = 5.0
+"""Between two tries while the database is away; never longer than a heartbeat, so that the unit is
+in before a sweeper, which waits for two, may take the task for lost."""
 
 
 def plan_outcome(
@@ -179,30 +182,31 @@ def settle(engine: Engine, held: Claimed, plan: Plan) -> Claimed | None:
             found = plan()
             return found if isinstance(found, Claimed) else None
         except AlreadySettled:
-            return adopt_running(engine.owner)
+            return adopt_running(engine)
         except LedgerError as error:
             log.info("task %s: %s", held.task_id, error)
             return None
-        except (OperationalError, InterfaceError) as error:
+        except (DatabaseError, InterfaceError) as error:
+            if not sql.is_outage(error):
+                _settle_refused(held, error)
+                return None
             log.warning("task %s: no answer to its settle, trying again: %s", held.task_id, error)
             engine.suspect = True
-        except DatabaseError as error:
-            _settle_refused(held, error)
-            return None
         cancel_hard_stop()
         while True:
             forget_connections()
             time.sleep(waited * random.uniform(0.5, 1.0))
-            waited = min(LONGEST_WAIT, waited * 2)
+            waited = min(LONGEST_WAIT, engine.tunables.heartbeat_seconds, waited * 2)
             try:
                 if not _is_ours(held, fence):
-                    return adopt_running(engine.owner)
+                    return adopt_running(engine)
                 break
-            except (OperationalError, InterfaceError):
-                continue
+            except (DatabaseError, InterfaceError) as error:
+                if not sql.is_outage(error):
+                    raise
 
 
-def _settle_refused(held: Claimed, error: DatabaseError) -> None:
+def _settle_refused(held: Claimed, error: Exception) -> None:
     """The database refuses the write itself: a charged attempt with its words, never a loop."""
     log.error("task %s: the ledger refused its output: %s", held.task_id, error)
     attempt = holder.Attempt(describe_failure(error, held))
@@ -223,10 +227,21 @@ def _is_ours(held: Claimed, fence: int) -> bool:
     )
 
 
-def adopt_running(owner: str) -> Claimed | None:
-    """A task that this process claimed without getting to know of it; None without one."""
-    row = Task.objects.filter(status=states.RUNNING, lease_owner=owner).order_by("id").first()
-    return None if row is None else sql.read_task(row)
+def adopt_running(engine: Engine) -> Claimed | None:
+    """A task that this process claimed without getting to know of it; None without one.
+
+    Its lease may be nearly over, so it is renewed. A worker that is leaving gives it back.
+    """
+    row = Task.objects.filter(status=states.RUNNING, lease_owner=engine.owner).first()
+    if row is None:
+        return None
+    held = sql.read_task(row)
+    if engine.stop():
+        with contextlib.suppress(LedgerError):
+            holder.release_task(held, why="drain")
+        return None
+    lease_seconds = engine.tunables.lease_seconds
+    return held if sql.beat_leases(engine.owner, [held.lease], lease_seconds) else None
 
 
 def forget_connections() -> None:
