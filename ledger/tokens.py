@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import BooleanField, ExpressionWrapper, Q
 
 from ledger import clock
 from ledger.access import SCOPES
@@ -55,9 +55,11 @@ def make_token(
 def find_token(text: str) -> ApiToken | None:
     """The valid token with this text; None for an unknown, expired or revoked one."""
     lives = Q(expires_at__isnull=True) | Q(expires_at__gt=clock.now())
-    row = ApiToken.objects.filter(lives, digest=_hash_text(text), revoked_at__isnull=True).first()
-    if row is not None:
-        idle = Q(last_used_at__isnull=True) | Q(last_used_at__lt=clock.now(-USE_NOTED_EVERY))
+    idle = Q(last_used_at__isnull=True) | Q(last_used_at__lt=clock.now(-USE_NOTED_EVERY))
+    rows = ApiToken.objects.filter(lives, digest=_hash_text(text), revoked_at__isnull=True)
+    row = rows.annotate(idle=ExpressionWrapper(idle, BooleanField())).first()
+    if row is not None and row.idle:
+        # Only now and then: on SQLite even an update of no row takes the one write lock.
         ApiToken.objects.filter(idle, pk=row.pk).update(last_used_at=clock.now())
     return row
 

@@ -14,7 +14,14 @@ from typing import Any
 
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError, transaction
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, UnreadablePostError
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    StreamingHttpResponse,
+    UnreadablePostError,
+)
 from django.http.multipartparser import MultiPartParserError
 from django.http.request import RawPostDataException
 from django.utils.cache import add_never_cache_headers
@@ -32,6 +39,8 @@ RETRY_AFTER = "2"
 """Seconds after which a client of a database that is away may ask again."""
 
 MAX_ERRORS = 20
+MAX_DRAIN = 64 << 20
+"""Bytes of a refused body that are read and thrown away."""
 
 
 def make_problem(
@@ -72,11 +81,15 @@ def wrap_view(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespon
     """A view of the API as the URL configuration gets it.
 
     Never inside a transaction of the site's (ATOMIC_REQUESTS): a long poll would hold it open.
-    A wrong method is a problem too, and nothing is cached unless the view says so.
+    A wrong method is a problem too, HEAD is a GET without its body, and nothing is cached unless
+    the view says so.
     """
 
     @functools.wraps(view)
     def run_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        head = request.method == "HEAD"
+        if head:
+            request.method = "GET"
         response = view(request, *args, **kwargs)
         if response.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             allow = response.headers["Allow"]
@@ -84,6 +97,10 @@ def wrap_view(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespon
             response = make_problem(405, "method_not_allowed", detail, headers={"Allow": allow})
         if not response.has_header("Cache-Control"):
             add_never_cache_headers(response)
+        if response.status_code >= HTTPStatus.BAD_REQUEST:
+            _drain(request)
+        if head:
+            _drop_body(response)
         return response
 
     return transaction.non_atomic_requests(run_view)
@@ -92,6 +109,24 @@ def wrap_view(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespon
 def show_unknown_path(request: HttpRequest, **_: Any) -> HttpResponse:
     """The catch-all below the API: a problem, where the site would show a page."""
     return make_problem(404, "not_found", "There is nothing at this address.")
+
+
+def _drain(request: HttpRequest) -> None:
+    """Read what a refused client still sends: closing on it would tear our answer apart."""
+    left = MAX_DRAIN
+    try:
+        while left > 0 and (chunk := request.read(min(left, 1 << 16))):
+            left -= len(chunk)
+    except (OSError, RawPostDataException):
+        pass  # it has gone away
+
+
+def _drop_body(response: HttpResponseBase) -> None:
+    if isinstance(response, StreamingHttpResponse):
+        response.streaming_content = iter(())  # what it holds open is closed with it, as ever
+    elif isinstance(response, HttpResponse):
+        response.headers["Content-Length"] = str(len(response.content))
+        response.content = b""
 
 
 def _show_ledger_error(request: HttpRequest, error: LedgerError) -> HttpResponse:
