@@ -33,9 +33,13 @@ def list_files(payload: Any, *, everything: bool = False) -> list[FileChange]:
         if not isinstance(entry, dict) or not isinstance(entry.get("diff"), str):
             continue
         lines = list(read_diff(entry["diff"]))
-        kinds = [line.kind for line in lines]
+        if entry.get("cut") is True:
+            lines.append(Line("note", None, None, "Cut here: this is not the whole change."))
         change = FileChange(
-            str(entry.get("path", "")), kinds.count("add"), kinds.count("del"), lines
+            str(entry.get("path", "")),
+            _read_count(entry, "added", "add", lines),
+            _read_count(entry, "removed", "del", lines),
+            lines,
         )
         if not everything and len(lines) > budget:
             change.lines, change.later = [], True
@@ -43,6 +47,12 @@ def list_files(payload: Any, *, everything: bool = False) -> list[FileChange]:
             budget -= len(lines)
         files.append(change)
     return files
+
+
+def _read_count(entry: dict[str, Any], name: str, kind: str, lines: list[Line]) -> int:
+    """What the workflow says, as a cut diff holds fewer; else what is seen."""
+    said = entry.get(name)
+    return said if type(said) is int else sum(line.kind == kind for line in lines)
 
 
 def list_rest(payload: Any) -> dict[str, Any]:

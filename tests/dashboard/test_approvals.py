@@ -88,11 +88,11 @@ def test_the_question_shows_what_it_would_change(approver: Client, three: Workfl
         "tests": {"before": {"ran": 283}, "after": {"ran": 283}},
         "extra": {"note": "see"},
     }
-    asked = put(three, body="Read **this**.", payload=payload, risk="high", send_back_to="a")
+    asked = put(three, payload=payload, risk="high", send_back_to="a")
     text = approver.get(path_of(asked)).content.decode()
     for part in ("pkg/x.py", "+1</i> <u>\N{MINUS SIGN}1", "pkg/compat.py", "2 import errors",
                  "ran: 283",
-                 "<strong>this</strong>", "import sys  # &lt;b&gt;", "High risk",
+                 "import sys  # &lt;b&gt;", "High risk",
                  "b runs next", "Restarts from a", "&quot;note&quot;: &quot;see"):  # fmt: skip
         assert part in text, part
     assert re.search(r'<tr class="del"><td class="ln">2</td><td class="ln"></td>', text)
@@ -302,3 +302,19 @@ def test_the_pages_take_few_queries(
         approver.get("/approvals/")
     with django_assert_max_num_queries(12):
         approver.get(path_of(asked[0]))
+
+
+def test_a_body_is_markdown_and_stands_for_the_facts(approver: Client, three: Workflow) -> None:
+    payload = {"left_alone": [{"path": "a.py"}], "tests": {"before": 7}}
+    asked = put(three, body="Read **this**. <script>x</script>", payload=payload)
+    text = approver.get(path_of(asked)).content.decode()
+    assert "<strong>this</strong>" in text
+    assert "<script>x" not in text
+    assert "Left as it was" not in text
+
+
+def test_a_cut_diff_says_so_and_keeps_the_true_counts(approver: Client, three: Workflow) -> None:
+    files = [{"path": "x.py", "diff": DIFF, "added": 900, "removed": 800, "cut": True}]
+    text = approver.get(path_of(put(three, payload={"files": files}))).content.decode()
+    assert "+900</i>" in text
+    assert "this is not the whole change" in text
