@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from ledger import queries, registry
-from ledger.errors import InvalidInput, UnknownWorkflow
+from ledger import queries
+from ledger.errors import InvalidInput
 from ledger.events import Actor
 from ledger.models import Approval
 from ledger.transitions.approvals import decide_approval
@@ -21,16 +21,6 @@ from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow
 
 SYSTEM = Actor("system")
-
-
-class _Described(Workflow):
-    """A workflow as a worker describes it: enough to submit, nothing to run."""
-
-    def __init__(self, name: str, version: str, steps: Sequence[str], digest: str) -> None:
-        super().__init__(name, version)
-        for step in steps:
-            self.step(lambda ctx: None, name=step)
-        self._digest = digest
 
 
 def submit(
@@ -58,7 +48,7 @@ def submit(
     if using not in {None, "default"}:
         raise InvalidInput("using", f"is {using!r}; the ledger lives in 'default'.")
     if isinstance(workflow, str):
-        workflow = find_workflow(workflow, version)
+        workflow = queries.find_workflow(workflow, version)
     task, _ = submit_task(
         workflow=workflow,
         input={} if input is None else input,
@@ -107,20 +97,3 @@ def answer(
         comment=comment,
         digest=digest,
     )
-
-
-def find_workflow(name: str, version: str | None = None) -> Workflow:
-    """The workflow that this process knows, or a stand-in for one that a live worker knows.
-
-    A stand-in has the steps' names and the digest and takes any JSON object: the worker checks
-    the input when it runs. Raises UnknownWorkflow.
-    """
-    try:
-        return registry.get(name, version)
-    except UnknownWorkflow:
-        fleet = queries.load_fleet()
-        wanted = version or fleet.find_version(name)
-        known = fleet.knows.get((name, wanted)) if wanted else None
-        if known is None or wanted is None:
-            raise
-        return _Described(name, wanted, known.steps, known.digest)

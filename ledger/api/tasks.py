@@ -9,7 +9,7 @@ from uuid import UUID
 from django.http import HttpRequest
 from ninja import Header, Query, Router, Status
 
-from ledger import client, queries
+from ledger import queries
 from ledger.access import OPERATE, READ, SUBMIT
 from ledger.api.auth import require_scope
 from ledger.api.longpoll import wait_for_change
@@ -48,7 +48,7 @@ def submit(
     ):
         raise InvalidInput("Idempotency-Key", f"takes 1 to {MAX_KEY} printable characters.")
     task, created = submit_task(
-        workflow=client.find_workflow(body.workflow, body.workflow_version),
+        workflow=queries.find_workflow(body.workflow, body.workflow_version),
         input=body.input,
         actor=actor,
         version=body.workflow_version,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import Q, QuerySet
 
 from ledger import clock, conf, registry, states
+from ledger.errors import UnknownWorkflow
 from ledger.models import Task, Worker
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit
 from ledger.workflows import Workflow
@@ -57,6 +59,16 @@ class Fleet:
         return max(ranked)[1] if ranked else None
 
 
+class _Described(Workflow):
+    """A workflow as a worker describes it: enough to submit, nothing to run."""
+
+    def __init__(self, name: str, version: str, steps: Sequence[str], digest: str) -> None:
+        super().__init__(name, version)
+        for step in steps:
+            self.step(lambda ctx: None, name=step)
+        self._digest = digest
+
+
 def describe_known() -> list[dict[str, Any]]:
     """What this process can run, in the form of `Worker.knows`."""
     return [
@@ -78,6 +90,23 @@ def load_fleet() -> Fleet:
         known = Known(entry["steps"], entry["digest"])
         knows.setdefault((entry["workflow"], entry["version"]), known).workers += 1
     return Fleet(len(rows), knows)
+
+
+def find_workflow(name: str, version: str | None = None) -> Workflow:
+    """The workflow that this process knows, or a stand-in for one that a live worker knows.
+
+    A stand-in has the steps' names and the digest and takes any JSON object: the worker checks
+    the input when it runs. Raises UnknownWorkflow.
+    """
+    try:
+        return registry.get(name, version)
+    except UnknownWorkflow:
+        fleet = load_fleet()
+        wanted = version or fleet.find_version(name)
+        known = fleet.knows.get((name, wanted)) if wanted else None
+        if known is None or wanted is None:
+            raise
+        return _Described(name, wanted, known.steps, known.digest)
 
 
 def count_workers() -> int:

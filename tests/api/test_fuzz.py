@@ -18,7 +18,7 @@ from tests.api.conftest import BASE, Api
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.timeout(300)]
 
-EXAMPLES = 20
+EXAMPLES = 10
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     response_schema_conformance,

@@ -40,7 +40,7 @@ class Command(LedgerCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Raises SystemExit with the exit code of --wait."""
         actor = find_actor()
-        workflow = client.find_workflow(options["workflow"], options["workflow_version"])
+        workflow = queries.find_workflow(options["workflow"], options["workflow_version"])
         data = read_object(options["input"], "--input")
         for given in options["file"]:
             name, path = _split_file(given)
