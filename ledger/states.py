@@ -84,6 +84,7 @@ def _loops(function: str, sources: str, by: str) -> list[Edge]:
 
 
 _UNHELD = "queued scheduled waiting paused"
+_BY_HAND = "queued scheduled paused cancelled"
 
 EDGES: tuple[Edge, ...] = (
     Edge("submit_task", "", QUEUED, "client"),
@@ -116,6 +117,11 @@ EDGES: tuple[Edge, ...] = (
     *_edges("restart_task", f"{_UNHELD} running failed dead", QUEUED, "operator"),
     *_edges("extend_limits", DEAD, QUEUED, "operator"),
     *_loops("extend_limits", f"{_UNHELD} running", "operator"),
+    *_edges("edit_task", "running waiting failed dead", _BY_HAND, "admin"),
+    *_edges("edit_task", QUEUED, "scheduled paused cancelled", "admin"),
+    *_edges("edit_task", SCHEDULED, "queued paused cancelled", "admin"),
+    *_edges("edit_task", PAUSED, "queued scheduled cancelled", "admin"),
+    *_loops("edit_task", f"{_UNHELD} completed failed dead cancelled", "admin"),
 )
 
 

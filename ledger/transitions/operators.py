@@ -32,7 +32,7 @@ def cancel_task(
 
     Cancelling twice is harmless.
     """
-    _check_reason(reason)
+    check_reason(reason)
     with lock_task(task_id, revision) as (task, now):
         if task.status == states.CANCELLED:
             return
@@ -51,7 +51,7 @@ def stop_task(
     task_id: UUID | str, *, actor: Actor, reason: str = "", revision: int | None = None
 ) -> None:
     """running with cancel asked -> cancelled now: the worker is fenced off, its unit is lost."""
-    _check_reason(reason)
+    check_reason(reason)
     with lock_task(task_id, revision) as (task, now):
         require_status(task, "stop", {states.RUNNING})
         if not task.cancel_requested:
@@ -69,7 +69,7 @@ def pause_task(
     task_id: UUID | str, *, actor: Actor, reason: str = "", revision: int | None = None
 ) -> None:
     """queued -> paused at once; else a flag that acts where the task would become queued."""
-    _check_reason(reason)
+    check_reason(reason)
     with lock_task(task_id, revision) as (task, now):
         require_status(task, "pause", states.UNFINISHED)
         if task.status == states.PAUSED or task.pause_requested:
@@ -86,7 +86,7 @@ def resume_task(
     task_id: UUID | str, *, actor: Actor, reason: str = "", revision: int | None = None
 ) -> None:
     """paused -> queued; of anything else unfinished, take the wish to pause back."""
-    _check_reason(reason)
+    check_reason(reason)
     with lock_task(task_id, revision) as (task, now):
         require_status(task, "resume", states.UNFINISHED)
         if task.status != states.PAUSED and not task.pause_requested:
@@ -105,7 +105,7 @@ def retry_task(
     From failed and dead the counters of the unit start anew; from running the task is taken from
     its worker, uncharged. A cancel or a pause that was asked for is taken back.
     """
-    _check_reason(reason)
+    check_reason(reason)
     with lock_task(task_id, revision) as (task, now):
         require_status(
             task, "retry", {states.SCHEDULED, states.FAILED, states.DEAD, states.RUNNING},
@@ -147,8 +147,8 @@ def restart_task(
     rises; a person's restart is not counted against max_repairs. A running worker is fenced off.
     Raises UnknownStep, or UnknownWorkflow when this process lacks the code.
     """
-    _check_reason(reason)
-    _check_reason(note, "note")
+    check_reason(reason)
+    check_reason(note, "note")
     with lock_task(task_id, revision) as (task, now):
         allowed = frozenset(states.STATUSES) - states.FINAL
         require_status(task, "restart", allowed, FORK_HINT)
@@ -189,7 +189,7 @@ def extend_limits(
 
     Raises InvalidInput naming the limit, also when a dead task's own limit is still used up.
     """
-    _check_reason(reason)
+    check_reason(reason)
     columns = limits.read_limits(limits_given, fill=False)
     if not columns:
         raise InvalidInput("limits", f"name at least one of {', '.join(limits.NAMES)}")
@@ -198,7 +198,7 @@ def extend_limits(
         if not dead_by_limit:
             require_status(task, "extend the limits of", states.UNFINISHED)
         before = limits.describe_limits(task)
-        columns |= _shift_wall(task, columns.get("limit_wall"))
+        columns |= shift_wall(task, columns.get("limit_wall"))
         for name, value in columns.items():
             setattr(task, name, value)
         after = limits.describe_limits(task)
@@ -215,7 +215,7 @@ def extend_limits(
         move_task(task, now, "extend_limits", states.QUEUED, error=None, **columns)
 
 
-def _shift_wall(task: Task, seconds: float | None) -> dict[str, Any]:
+def shift_wall(task: Task, seconds: float | None) -> dict[str, Any]:
     """The columns of a new wall limit: what was used of the old one stays used."""
     if seconds is None:
         return {}
@@ -233,7 +233,8 @@ def _unpause() -> dict[str, Any]:
     return {"pause_requested": False, "pause_by": ""}
 
 
-def _check_reason(text: Any, field: str = "reason") -> None:
+def check_reason(text: Any, field: str = "reason") -> None:
+    """Raise InvalidInput unless `text` can be put on record as a reason."""
     if not isinstance(text, str) or len(text) > 4000:
         raise InvalidInput(field, "takes a text of at most 4,000 characters")
     try:

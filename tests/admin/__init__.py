@@ -1,0 +1,1 @@
+"""The admin: raw edits, guarded; records, read-only."""
