@@ -191,6 +191,7 @@ def apply_decision(task_id: UUID) -> bool:
             .filter(task=task, applied_at__isnull=True, status__in=list(DECISIONS.values()))
             .latest("decided_at")
         )
+        record_event(task, "promoted", SYSTEM, now, reason=states.DECIDED, approval=str(request.id))
         _apply(request, task, now, "apply_decision")
         return True
 

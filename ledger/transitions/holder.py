@@ -52,11 +52,14 @@ def repair_task(held: Claimed, unit: Unit, *, to_index: int, to_name: str, feedb
     """
     with lock_held(held.lease, "repair") as (task, now):
         spent = task.repair_count >= task.max_repairs
-        fresh_round = task.round if spent else task.round + 1
+        fresh_round = task.round if spent or task.cancel_requested else task.round + 1
         fields = store_unit(task, held, unit, now, superseded_in=fresh_round)
         # The verdict stands on record either way; a person who restarts the task sees it.
         fields |= {"feedback": feedback, "step_index": task.step_index,
                    "step_name": task.step_name, "turn": task.turn}  # fmt: skip
+        if task.cancel_requested:
+            return leave_running(task, held, now, "repair_task", states.CANCELLED,
+                          states.CANCELLED_BY_OPERATOR, 0, fields)  # fmt: skip
         if spent:
             task.error = fields["error"] = make_error(
                 task, "RepairsExhausted", f"{task.repair_count} repairs were not enough"

@@ -123,7 +123,7 @@ def _promote(query: QuerySet[Task]) -> int:
         for task in due:
             if task.pause_requested:
                 record_event(task, "paused", Actor.parse(task.pause_by), now)
-                move_task(task, now, "promote_task", states.PAUSED,
+                move_task(task, now, "promote_due", states.PAUSED,
                           reason=states.PAUSED_BY_OPERATOR, pause_requested=False)  # fmt: skip
         _promote_all(going, now)
         return len(due)
@@ -182,10 +182,11 @@ def enforce_limits(limit: int = 100) -> int:
         .filter(status__in=sorted(states.UNFINISHED - {states.RUNNING}))
         .values_list("id", flat=True)[:limit]
     )
-    return move_each(overdue, _enforce_one)
+    return move_each(overdue, enforce_limit)
 
 
-def _enforce_one(task_id: UUID) -> bool:
+def enforce_limit(task_id: UUID) -> bool:
+    """The edge itself; False when the task has room again, runs, or is somebody else's just now."""
     with lock_if_free(task_id) as found:
         if found is None:
             return False

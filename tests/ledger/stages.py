@@ -1,0 +1,232 @@
+"""How to bring a task into each status, and to take each edge of the diagram from there."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+from django.test import override_settings
+
+from ledger import clock, sql, states
+from ledger.events import Actor
+from ledger.models import Approval, Task
+from ledger.sql import Claimed
+from ledger.transitions import approvals, edits, holder, operators, sweeps
+from ledger.workflows import Workflow
+from tests.factories import (
+    LEASE,
+    OPERATOR,
+    OWNER,
+    ask,
+    attempt,
+    claim,
+    complete,
+    make_unit,
+    make_workflow,
+    submit,
+)
+
+APPROVER = Actor("user", "2")
+
+
+@dataclasses.dataclass
+class Stage:
+    """A task in some status, with what every function needs to be called on it.
+
+    `held` is the claim that it is in, or came out of; `request` its latest question, which is open
+    only while it waits.
+    """
+
+    flow: Workflow
+    task: Task
+    held: Claimed
+    request: Approval
+
+
+def set_stage(status: str, flow: Workflow, asking: dict[str, Any], **options: Any) -> Stage:
+    """A task in `status` at its second step: the first asked and was approved.
+
+    `options` go to the submission, `asking` to the question of a task that waits.
+    """
+    task = submit(flow, **options)
+    request = ask(claim(flow), flow)
+    decide(request)
+    held = claim(flow)
+    if status == states.PAUSED:
+        operators.pause_task(task.id, actor=OPERATOR)
+    if status == states.CANCELLED:
+        operators.cancel_task(task.id, actor=OPERATOR)
+    leave: dict[str, Callable[[], Any]] = {
+        states.RUNNING: lambda: None,
+        states.QUEUED: lambda: holder.release_task(held, why="drain"),
+        states.PAUSED: lambda: holder.release_task(held, why="drain"),
+        states.CANCELLED: lambda: holder.release_task(held, why="drain"),
+        states.SCHEDULED: lambda: holder.record_failure(held, attempt(), retries=3, backoff=30),
+        states.FAILED: lambda: holder.fail_task(held, attempt()),
+        states.DEAD: lambda: holder.bury_task(held, attempt(), states.LIMIT_UNITS),
+        states.WAITING: lambda: ask(held, flow, **asking),
+        states.COMPLETED: lambda: complete(held, flow),
+    }
+    asked = leave[status]()
+    task.refresh_from_db()
+    assert task.status == status
+    return Stage(flow, task, held, asked or request)
+
+
+def decide(request: Approval, decision: str = "approve", undo: float = 0.0) -> Approval:
+    """An approver's answer."""
+    return approvals.decide_approval(
+        request.id, decision=decision, actor=APPROVER, digest=request.digest, undo_seconds=undo
+    )
+
+
+def call(function: str, stage: Stage, **given: Any) -> Any:
+    """Call the edge's function on the stage's task, however little sense that makes there."""
+    held, flow, key = stage.held, stage.flow, stage.task.id
+    groups = [("default", flow.name, flow.version)]
+    by = {"actor": OPERATOR}
+    unit = make_unit(held, flow)
+    if given.pop("finish", False):
+        here = {"next_index": held.step_index, "next_name": held.step_name, "next_turn": held.turn}
+        unit = make_unit(held, flow, result='{"done":true}', **here)
+    if given.get("groups"):
+        given["groups"] = groups
+    calls: dict[str, Callable[[], Any]] = {
+        "claim_task": lambda: sql.claim_task(OWNER, groups, LEASE),
+        "checkpoint_unit": lambda: sql.checkpoint_unit(
+            held, unit, **{"lease_seconds": LEASE, "groups": None, **given}
+        ),
+        "settle_unit": lambda: holder.settle_unit(held, unit, **given),
+        "ask_approval": lambda: ask(held, flow),
+        "fail_task": lambda: holder.fail_task(held, attempt()),
+        "bury_task": lambda: holder.bury_task(held, attempt(), states.LIMIT_COST),
+        "record_failure": lambda: holder.record_failure(
+            held, attempt(), **{"retries": 3, "backoff": 5.0, **given}
+        ),
+        "repair_task": lambda: holder.repair_task(
+            held, unit, to_index=0, to_name="a", feedback="not good enough"
+        ),
+        "release_task": lambda: holder.release_task(held, why="drain", **given),
+        "misfit_task": lambda: holder.misfit_task(held, problem="no such step"),
+        "reclaim_task": lambda: sweeps.reclaim_task(key, LEASE),
+        "promote_due": sweeps.promote_due,
+        "apply_decision": lambda: approvals.apply_decision(key),
+        "expire_approval": lambda: approvals.expire_approval(stage.request.id),
+        "enforce_limit": lambda: sweeps.enforce_limit(key),
+        "decide_approval": lambda: decide(stage.request, undo=8.0),
+        "undo_decision": lambda: approvals.undo_decision(stage.request.id, actor=APPROVER),
+        "cancel_task": lambda: operators.cancel_task(key, **by),
+        "stop_task": lambda: operators.stop_task(key, **by),
+        "pause_task": lambda: operators.pause_task(key, **by),
+        "resume_task": lambda: operators.resume_task(key, **by),
+        "retry_task": lambda: operators.retry_task(key, **by),
+        "restart_task": lambda: operators.restart_task(key, to_step="a", note="once more", **by),
+        "extend_limits": lambda: operators.extend_limits(key, limits_given={"units": 50}, **by),
+        "edit_task": lambda: edits.edit_task(
+            key, changes=given or {"title": "by hand"}, reason="why not",
+            revision=Task.objects.get(pk=key).revision, **by,
+        ),
+    }  # fmt: skip
+    return calls[function]()
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """What it takes to make a function lead to a certain target."""
+
+    submit: dict[str, Any] = dataclasses.field(default_factory=dict)
+    asking: dict[str, Any] = dataclasses.field(default_factory=dict)
+    before: Callable[[Stage], Any] = lambda stage: None
+    given: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    steps: int = 3
+
+
+def pause(stage: Stage) -> None:
+    """An operator's wish, before the call."""
+    operators.pause_task(stage.task.id, actor=OPERATOR)
+
+
+def cancel(stage: Stage) -> None:
+    """An operator's wish, before the call."""
+    operators.cancel_task(stage.task.id, actor=OPERATOR)
+
+
+def approve(stage: Stage) -> None:
+    """The open question is answered, with time to undo it."""
+    decide(stage.request, undo=8.0)
+
+
+def approve_and_pause(stage: Stage) -> None:
+    """Both."""
+    approve(stage)
+    pause(stage)
+
+
+def _do_nothing(stage: Stage) -> None:
+    pass
+
+
+DELAY = {"delay": 30.0}
+WAYS: dict[tuple[str, str], Way] = {
+    ("checkpoint_unit", states.QUEUED): Way(
+        before=lambda stage: submit(stage.flow), given={"groups": True}
+    ),
+    ("checkpoint_unit", states.COMPLETED): Way(given={"finish": True}),
+    ("settle_unit", states.SCHEDULED): Way(given=DELAY),
+    ("settle_unit", states.DEAD): Way(submit={"limits_given": {"units": 2}}),
+    ("record_failure", states.DEAD): Way(given={"retries": 0}),
+    ("repair_task", states.DEAD): Way(submit={"max_repairs": 0}),
+    ("release_task", states.SCHEDULED): Way(given=DELAY),
+    ("release_task", states.DEAD): Way(
+        given={"retries": 0}, settings={"LONGWATCH_MAX_RELEASES": 0}
+    ),
+    ("misfit_task", states.PAUSED): Way(),
+    ("reclaim_task", states.DEAD): Way(settings={"LONGWATCH_MAX_RECLAIMS": 0}),
+    ("apply_decision", states.QUEUED): Way(before=approve),
+    ("apply_decision", states.PAUSED): Way(before=approve_and_pause),
+    ("apply_decision", states.COMPLETED): Way(before=approve, steps=2),
+    ("apply_decision", states.FAILED): Way(
+        before=lambda stage: decide(stage.request, "reject", undo=8.0)
+    ),
+    ("expire_approval", states.QUEUED): Way(asking={"on_expiry": "a"}),
+    ("expire_approval", states.PAUSED): Way(asking={"on_expiry": "a"}, before=pause),
+    ("expire_approval", states.FAILED): Way(asking={"on_expiry": "reject"}),
+    ("undo_decision", states.WAITING): Way(before=approve),
+    ("stop_task", states.CANCELLED): Way(before=cancel),
+    **{("resume_task", status): Way(before=pause)
+       for status in (states.RUNNING, states.SCHEDULED, states.WAITING)},
+}  # fmt: skip
+BY_TIME = {"reclaim_task", "promote_due", "apply_decision", "expire_approval", "enforce_limit"}
+
+
+def take_edge(edge: states.Edge, flow: Workflow) -> tuple[Stage, Callable[[], Any]]:
+    """A stage in the edge's source, and the call that should bring it to the target."""
+    function, source, target, by = edge
+    given: dict[str, Any] = {}
+    before = _do_nothing
+    if by in {"holder", "sweeper"}:
+        before = {states.PAUSED: pause, states.CANCELLED: cancel}.get(target, before)
+    if function == "edit_task" and target != source:
+        given = {"status": target}
+        if target == states.SCHEDULED:
+            given["available_at"] = clock.read() + dt.timedelta(seconds=60)
+    way = WAYS.get((function, target), Way(before=before, given=given))
+    options, asking = dict(way.submit), {"expires": 30, **way.asking}
+    if function == "enforce_limit":
+        options["limits_given"] = {"deadline_at": clock.read() + dt.timedelta(seconds=30)}
+    if way.steps != len(flow.steps):
+        flow = make_workflow("short", steps=way.steps)
+    stage = set_stage(source, flow, asking, **options)
+    way.before(stage)
+    if function in BY_TIME:
+        clock.offset += LEASE + 1
+    stage.task.refresh_from_db()
+
+    def act() -> Any:
+        with override_settings(**way.settings):
+            return call(function, stage, **way.given)
+
+    return stage, act
