@@ -126,3 +126,16 @@ def test_every_class_of_the_stylesheet_is_used() -> None:
     words = set(re.findall(r"[\w-]+", "".join(path.read_text() for path in sources)))
     unused = {name for name in re.findall(r"\.([a-z][\w-]*)", selectors) if name not in words}
     assert unused == set()
+
+
+def test_the_scripts_come_in_an_order_that_no_network_changes() -> None:
+    """A deferred htmx starts a moment after it runs, without an extension that is still loading."""
+    text = (ROOT / "templates/dashboard/base.html").read_text()
+    scripts = re.findall(r"<script [^>]*>", text)
+    assert [("htmx" in one, "ptag" in one, "longwatch" in one) for one in scripts] == [
+        (True, False, False),
+        (False, True, False),
+        (False, False, True),
+    ]
+    assert not any(word in one for one in scripts for word in ("defer", "async"))
+    assert text.index("<script") > text.index('id="announce"')
