@@ -25,6 +25,10 @@ from typing import Any, Final
 RETRY_SECONDS: Final = 0.01
 """How soon the soft stop tries again when it met this module instead of the step."""
 
+REPEAT_SECONDS: Final = 0.25
+"""The alarm rings again until the block ends: one that comes between Python's last look for signals
+and a system call does not interrupt that call, and the step would sleep on. Seen under load."""
+
 KEEP_SECONDS: Final = 300.0
 """A kept hard stop is this far away at least: time enough to store the unit and fetch another."""
 
@@ -69,11 +73,11 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
             # Set anew for each unit: the step before may have taken the signal.
             self._outer = signal.signal(signal.SIGALRM, _raise_in_step)
             _armed = self
-            left, _ = signal.setitimer(signal.ITIMER_REAL, self.seconds)
+            left, _ = signal.setitimer(signal.ITIMER_REAL, self.seconds, REPEAT_SECONDS)
             if left:
                 self._outer_ends = self.ends - self.seconds + left
             if left or self.reason is not None:  # interrupted before it began
-                signal.setitimer(signal.ITIMER_REAL, self._find_wait())
+                signal.setitimer(signal.ITIMER_REAL, self._find_wait(), REPEAT_SECONDS)
         return self
 
     def __exit__(
@@ -107,9 +111,7 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
         """Raise UnitStopped(reason) in the block, from any thread; nothing if it has ended."""
         self.reason = reason
         if _armed is self:
-            main = threading.main_thread().ident
-            assert main is not None
-            signal.pthread_kill(main, signal.SIGALRM)
+            signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS, REPEAT_SECONDS)
 
 
 _armed: unit_deadline | None = None
@@ -146,7 +148,7 @@ def _raise_in_step(signum: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     early = unit.reason is None and now < min(unit.ends, unit._outer_ends or math.inf)
     if early or (frame is not None and frame.f_globals is globals()):
-        signal.setitimer(signal.ITIMER_REAL, unit._find_wait())
+        signal.setitimer(signal.ITIMER_REAL, unit._find_wait(), REPEAT_SECONDS)
         return
     _armed = None
     if unit.reason is not None:
