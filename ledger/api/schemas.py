@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     StrictInt,
 )
 
@@ -52,7 +53,7 @@ class LimitsIn(Request):
     units: StrictInt | None = None
     tokens: StrictInt | None = None
     cost: str | None = None
-    wall: float | None = None
+    wall: Annotated[float, Field(strict=True)] | None = None
     deadline_at: Moment | None = None
 
     def list_given(self) -> dict[str, Any]:

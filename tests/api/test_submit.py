@@ -101,6 +101,8 @@ def test_a_workflow_that_only_a_worker_knows_is_taken(api: Api) -> None:
         ({"limits": {"cost": "a lot"}}, 422, "invalid_input", "limits.cost"),
         ({"limits": {"cost": 1.5}}, 422, "invalid_input", "limits.cost"),
         ({"limits": {"wall": 10**12}}, 422, "invalid_input", "limits.wall"),
+        ({"limits": {"wall": "60"}}, 422, "invalid_input", "limits.wall"),
+        ({"limits": {"wall": True}}, 422, "invalid_input", "limits.wall"),
         ({"limits": {"deadline_at": "2030-01-01T00:00:00"}}, 422, "invalid_input",
          "limits.deadline_at"),
         ({"not_before": "2030-01-01T00:00:00"}, 422, "invalid_input", "not_before"),

@@ -82,4 +82,5 @@ def _tell_why(task: dict[str, Any]) -> str:
         return str(task["error"].get("message", ""))[:200]
     if task["lease"]:
         return f"held by {task['lease']['owner']}"
-    return "" if task["claimable"]["ok"] else task["claimable"]["why"]
+    why = str(task["claimable"]["why"])
+    return "" if why == task["status"] else why
