@@ -29,10 +29,6 @@ READS_THE_CLOCK = (
     "dashboard/templatetags/",  # "3 min ago" is display
     "ledger/management/diagnosis.py",  # compares the two clocks
 )
-    "ledger/clock.py",
-    "ledger/management/diagnosis.py",  # compares the two
-    "dashboard/templatetags/",
-)
 
 
 @cache
