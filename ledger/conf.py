@@ -60,20 +60,24 @@ class Tunables:
         return parse_money(self.limit_cost, "LONGWATCH_LIMIT_COST")
 
 
+_FIELDS: list[tuple[str, str, Any, Any]] = [
+    (field.name, f"LONGWATCH_{field.name.upper()}", type(field.default), field.default)
+    for field in dataclasses.fields(Tunables)
+]
+
+
 def load() -> Tunables:
     """The tunables in force. Raises ImproperlyConfigured, naming the setting and the cure."""
     given: dict[str, Any] = {}
-    for field in dataclasses.fields(Tunables):
-        name = f"LONGWATCH_{field.name.upper()}"
+    for field, name, kind, default in _FIELDS:
         value = getattr(settings, name, None)
         if value is None:
             continue
-        kind: Any = type(field.default)
         try:
-            given[field.name] = kind(value)
+            given[field] = kind(value)
         except (TypeError, ValueError):
             raise ImproperlyConfigured(
-                f"{name} is {value!r}; it takes a {kind.__name__}, by default {field.default}."
+                f"{name} is {value!r}; it takes a {kind.__name__}, by default {default}."
             ) from None
     tunables = Tunables(**given)
     if tunables.lease_seconds < 3 * tunables.heartbeat_seconds:

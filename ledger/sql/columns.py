@@ -1,4 +1,8 @@
-"""The columns that a claim hands over, in the order of the fields of `ledger.sql.Claimed`."""
+"""The columns of a task: all, and those that a claim hands over."""
+
+from ledger.models import Task
+
+TASK_COLUMNS = [str(field.column) for field in Task._meta.concrete_fields]
 
 CLAIM_COLUMNS = [
     "id",
@@ -35,3 +39,4 @@ CLAIM_COLUMNS = [
     "event_seq",
     "claimed_at",
 ]
+"""In the order of the fields of `ledger.sql.Claimed`."""

@@ -11,7 +11,7 @@ import psycopg
 from django.db import connection
 
 from ledger import clock
-from ledger.sql.columns import CLAIM_COLUMNS
+from ledger.sql.columns import CLAIM_COLUMNS, TASK_COLUMNS
 
 if TYPE_CHECKING:
     from ledger.sql import Claimed, Group, Lease, Unit
@@ -114,6 +114,15 @@ SELECT CASE WHEN s.stays THEN s.fence END, CASE WHEN s.stays THEN s.claimed_at E
   CASE WHEN s.status = 'queued' THEN pg_notify('{channel}', '')::text END
 FROM settled s LEFT JOIN taken ON true"""
 
+INSERT = """
+WITH made AS (INSERT INTO longwatch_task ({names}) VALUES ({values})
+  RETURNING id, status, step_name, created_at, event_seq),
+noted AS (
+  INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, turn, fence, data)
+  SELECT id, event_seq, created_at, 'submitted', %(actor)s, step_name, 0, 0, %(note)s::jsonb
+  FROM made)
+SELECT pg_notify('{channel}', '') FROM made WHERE status = 'queued'"""
+
 BEAT = """
 UPDATE longwatch_task t SET lease_until = {lease}, beat = t.beat + 1
 FROM unnest(%(ids)s::uuid[], %(fences)s::bigint[]) AS b(id, fence)
@@ -161,6 +170,11 @@ def _write(name: str, offset: float) -> tuple[str, list[str]]:
             micros=clock.micros_fragment("postgresql"),
         ),
         "beat": BEAT.format(lease=lease),
+        "insert": INSERT.format(
+            names=", ".join(TASK_COLUMNS),
+            values=", ".join(f"%({column})s" for column in TASK_COLUMNS),
+            channel=CHANNEL,
+        ),
         "groups": GROUPS,
     }
     names: dict[str, int] = {}
@@ -171,20 +185,21 @@ def _write(name: str, offset: float) -> tuple[str, list[str]]:
     return re.sub(r"%\((\w+)\)s", number_name, texts[name]), list(names)
 
 
-def _execute(name: str, params: dict[str, Any]) -> psycopg.RawCursor[Any]:
-    """Run a hot statement prepared, on Django's own connection and in its transaction, if any.
+def _execute(name: str, params: dict[str, Any], *, prepare: bool = True) -> psycopg.RawCursor[Any]:
+    """Run a hot statement, on Django's own connection and in its transaction, if any.
 
     Django's cursor binds on the client, which can't be prepared; planning the settle statement
-    anew each time costs more than running it.
+    anew each time costs more than running it. `prepare` is for workers only: in a web process the
+    connection may be a pooler's.
     """
     connection.ensure_connection()
     raw = connection.connection
-    if raw.prepare_threshold is None:
+    if prepare and raw.prepare_threshold is None:
         raw.prepare_threshold = 2
     text, names = _write(name, clock.offset)
     cursor: psycopg.RawCursor[Any] = psycopg.RawCursor(raw)
     with connection.wrap_database_errors:
-        cursor.execute(text, [params[key] for key in names])
+        cursor.execute(text, [params[key] for key in names], prepare=None if prepare else False)
     return cursor
 
 
@@ -221,6 +236,11 @@ def checkpoint(
     params |= {"finish": unit.result is not None, "result": unit.result}
     row = _execute("settle", params | _group_params(groups or ())).fetchone()
     return None if row is None else row[:-1]
+
+
+def insert_task(*, row: dict[str, Any], actor: str, note: str) -> None:
+    """See `ledger.sql.insert_task`."""
+    _execute("insert", row | {"actor": actor, "note": note}, prepare=False)
 
 
 def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import connection, transaction
 
 from ledger import clock
-from ledger.sql.columns import CLAIM_COLUMNS
+from ledger.sql.columns import CLAIM_COLUMNS, TASK_COLUMNS
 
 if TYPE_CHECKING:
     from ledger.sql import Claimed, Group, Lease, Unit
@@ -69,6 +69,11 @@ TAKE = """UPDATE longwatch_task SET status = 'running', status_reason = '', fenc
     revision = revision + 1
   WHERE id = :pick AND status = 'queued' RETURNING {columns}"""
 
+INSERT = """INSERT INTO longwatch_task ({names}) VALUES ({values})"""
+
+SUBMITTED = """INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, turn, fence, data)
+  VALUES (:id, :event_seq, :created_at, 'submitted', :actor, :step_name, 0, 0, :note)"""
+
 BEAT = """UPDATE longwatch_task SET lease_until = {lease}, beat = beat + 1
   WHERE {guard} RETURNING cancel_requested"""
 
@@ -92,9 +97,10 @@ def _write(offset: float) -> dict[str, str]:
         "now": now, "lease": lease, "guard": GUARD, "plain": PLAIN.format(now=now),
         "advance": ADVANCE.format(now=now), "columns": ", ".join(CLAIM_COLUMNS),
         "micros": clock.micros_fragment("sqlite"),
+        "names": ", ".join(TASK_COLUMNS), "values": ", ".join(f":{c}" for c in TASK_COLUMNS),
     }  # fmt: skip
     texts = {"keep": KEEP, "me": ME, "yield": YIELD, "finish": FINISH, "store": STORE,
-             "ended": ENDED, "take": TAKE, "beat": BEAT}  # fmt: skip
+             "ended": ENDED, "take": TAKE, "beat": BEAT, "insert": INSERT}  # fmt: skip
     return {name: text.format(**parts) for name, text in texts.items()}
 
 
@@ -203,6 +209,15 @@ def _keep(
     fence, claimed_at, params["seq"] = row
     raw.execute(texts["store"], params)
     return [fence, _read_time(claimed_at)]
+
+
+def insert_task(*, row: dict[str, Any], actor: str, note: str) -> None:
+    """See `ledger.sql.insert_task`."""
+    with _write_lock() as raw:
+        raw.execute(_write(clock.offset)["insert"], row)
+        raw.execute(SUBMITTED, row | {"actor": actor, "note": note})
+    if row["status"] == "queued":
+        wake()
 
 
 def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, ...]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 
 from ledger import canonical, clock, conf, limits, sql, states
 from ledger.errors import (
@@ -16,7 +17,7 @@ from ledger.errors import (
     UnparsableInput,
     Unserialisable,
 )
-from ledger.events import Actor, record_event
+from ledger.events import Actor
 from ledger.ids import make_id
 from ledger.models import Task
 from ledger.transitions.moves import rank_at
@@ -48,9 +49,10 @@ def submit_task(
     and the input counts before defaults are filled in. Raises InvalidInput naming the field,
     PayloadTooLarge, or IdempotencyConflict when the key came with another body.
     """
+    tunables = conf.load()
     if isinstance(input, dict):
-        _check_value("input", input)
-    stored_input = _check_value("input", workflow.clean_input(input))
+        _check_value("input", input, tunables.input_bytes)
+    stored_input = _check_value("input", workflow.clean_input(input), tunables.input_bytes)
     columns = _read_columns(title, lane, priority, tags, key, max_repairs, not_before)
     columns |= limits.read_limits(_merge_limits(workflow, limits_given))
     body = {
@@ -65,15 +67,18 @@ def submit_task(
     if found is not None:
         return found, False
     if max_repairs is None:
-        columns["max_repairs"] = _default_repairs(workflow)
+        own = workflow.max_repairs
+        columns["max_repairs"] = tunables.max_repairs if own is None else own
     columns |= {
         "workflow": workflow.name, "workflow_version": workflow.version,
         "definition_digest": workflow.digest(), "input": stored_input, "body_digest": digest,
         "total_steps": len(workflow.steps), "step_name": workflow.steps[0].name,
-        "submitted_by": str(actor), "stall_after": stall_after or conf.load().stall_seconds,
+        "submitted_by": str(actor), "stall_after": stall_after or tunables.stall_seconds,
     }  # fmt: skip
+    # A refused key must not spoil the caller's transaction.
+    spoils = key is not None and connection.in_atomic_block
     try:
-        with transaction.atomic():
+        with transaction.atomic() if spoils else contextlib.nullcontext():
             return _insert_task(columns, actor, not_before), True
     except IntegrityError:
         # Beaten by the same key in the same instant: the other one's row decides.
@@ -101,11 +106,8 @@ def _insert_task(columns: dict[str, Any], actor: Actor, not_before: dt.datetime 
         event_seq=1,
         **columns,
     )
-    task.save(force_insert=True)
-    task.event_seq = 0
-    record_event(task, "submitted", actor, now, title=task.title, lane=task.lane)
-    if not later:
-        sql.wake_workers()
+    note = {"title": task.title, "lane": task.lane, "until": start.isoformat() if later else None}
+    sql.insert_task(task, str(actor), note)
     return task
 
 
@@ -118,22 +120,17 @@ def _find_same(actor: Actor, key: str | None, digest: str) -> Task | None:
     return task
 
 
-def _default_repairs(workflow: Workflow) -> int:
-    return conf.load().max_repairs if workflow.max_repairs is None else workflow.max_repairs
-
-
 def _merge_limits(workflow: Workflow, given: Mapping[str, Any] | None) -> dict[str, Any]:
     """A submitter's limits win over the workflow's, field by field."""
     base = {name: getattr(workflow.limits, name) for name in limits.NAMES}
     return {**base, **{k: v for k, v in dict(given or {}).items() if v is not None}}
 
 
-def _check_value(field: str, value: Any) -> Any:
+def _check_value(field: str, value: Any, bound: int) -> Any:
     try:
         text = canonical.dump_json(value, field)
     except Unserialisable as error:
         raise UnparsableInput(error.path, error.why) from None
-    bound = conf.load().input_bytes
     if len(text) > bound:
         raise PayloadTooLarge(
             field, f"is {len(text)} bytes, the bound is {bound}. Upload it as an artifact instead."
