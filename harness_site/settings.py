@@ -75,7 +75,7 @@ INSTALLED_APPS = [
     "harness_site",  # for its workflows
     "django_q",
     "django_htmx",
-    "django.contrib.admin",
+    "harness_site.admin_app.LongwatchAdminConfig",  # django.contrib.admin
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

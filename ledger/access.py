@@ -28,3 +28,18 @@ def list_scopes(user: Any) -> frozenset[str]:
     groups = getattr(user, "groups", None)  # a foreign user model may have none
     names = groups.filter(name__in=ROLES).values_list("name", flat=True) if groups else ()
     return frozenset().union(*(ROLES[name] for name in names))
+
+
+def is_admin(user: Any) -> bool:
+    """True for who may edit raw rows, people and roles: superusers and the group `admin`.
+
+    Kept on the user object, as Django keeps permissions: a page of the admin asks thirty times.
+    """
+    if not user.is_authenticated or not user.is_active:
+        return False
+    if not hasattr(user, "_longwatch_admin"):
+        groups = getattr(user, "groups", None)
+        user._longwatch_admin = getattr(user, "is_superuser", False) or bool(
+            groups and groups.filter(name="admin").exists()
+        )
+    return bool(user._longwatch_admin)

@@ -1,0 +1,107 @@
+"""People and roles, without a shell: users, and the groups that say what they may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.models import Group, User
+from django.http import HttpRequest
+
+from ledger import clock
+from ledger.access import ROLES, is_admin
+from ledger.models import AuditEntry
+
+admin.site.unregister([User, Group])
+
+
+class ByRole:
+    """Admins do everything but delete: whom the record names stays known; deactivate instead."""
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Whether the app is listed."""
+        return is_admin(request.user)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether rows are shown."""
+        return is_admin(request.user)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Whether rows can be added."""
+        return is_admin(request.user)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether this row can be changed."""
+        return is_admin(request.user)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Never."""
+        return False
+
+
+@admin.register(User)
+class PersonAdmin(ByRole, UserAdmin):  # type: ignore[type-arg]  # generic in the stubs only
+    """Users. Their groups are their roles; only a superuser makes or changes superusers."""
+
+    list_display = ("username", "email", "is_active", "is_superuser", "last_login")
+    list_filter = ("is_active", "groups")
+    filter_horizontal = ("groups",)
+    fieldsets = (
+        (None, {"fields": ("username", "password")}),
+        ("Person", {"fields": ("first_name", "last_name", "email")}),
+        ("Roles", {
+            "fields": ("is_active", "groups", "is_superuser"),
+            "description": "viewer reads, approver also answers, operator also submits and steers, "
+                           "admin also edits raw rows and people.",
+        }),
+        ("Dates", {"fields": ("last_login", "date_joined")}),
+    )  # fmt: skip
+    readonly_fields = ("last_login", "date_joined")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Superuser is what only superusers give."""
+        fixed = super().get_readonly_fields(request, obj)
+        return fixed if request.user.is_superuser else (*fixed, "is_superuser")
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """An admin can't set a superuser's password and become one."""
+        if obj is not None and obj.is_superuser and not request.user.is_superuser:
+            return False
+        return super().has_change_permission(request, obj)
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """On record in the audit log too."""
+        record_person(request, "add_user", obj)
+        return super().log_addition(request, obj, message)
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """As above."""
+        record_person(request, "change_user", obj)
+        return super().log_change(request, obj, message)
+
+
+def record_person(request: HttpRequest, action: str, person: Any) -> None:
+    """Write down who gave whom which roles."""
+    AuditEntry.objects.create(
+        at=clock.read(), actor=f"user:{request.user.pk}", action=action,
+        target=f"user:{person.pk}", address=request.META.get("REMOTE_ADDR", ""),
+        after={
+            "username": person.get_username(), "active": person.is_active,
+            "superuser": person.is_superuser,
+            "groups": sorted(person.groups.values_list("name", flat=True)),
+        },
+    )  # fmt: skip
+
+
+@admin.register(Group)
+class RoleAdmin(ByRole, GroupAdmin):
+    """Groups. The four roles keep their names; others are the project's own."""
+
+    fields = ("name",)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A role that is renamed would be nobody's."""
+        if obj is not None and obj.name in ROLES:
+            return False
+        return super().has_change_permission(request, obj)

@@ -1,0 +1,137 @@
+"""The append-only tables, workers and tokens: to be read; a token can be revoked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.http import HttpRequest
+
+from ledger import clock
+from ledger.admin.base import AdminOnly, show_field
+from ledger.models import (
+    ApiToken,
+    Approval,
+    ApprovalVote,
+    Artifact,
+    AuditEntry,
+    Blob,
+    Event,
+    Spend,
+    StepOutput,
+    Worker,
+)
+from ledger.tokens import revoke_token
+
+
+class RecordAdmin(AdminOnly):
+    """A table that people read: every column, none of them editable."""
+
+    hidden: tuple[str, ...] = ()
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Every column, in the order of the table."""
+        return [show_field(f) for f in self.opts.concrete_fields if f.name not in self.hidden]
+
+
+class OfTask(RecordAdmin):
+    """Rows of a task, newest first, found by its id."""
+
+    ordering = ("-id",)
+    search_fields = ("task__id__exact",)
+
+
+@admin.register(StepOutput)
+class OutputAdmin(OfTask):
+    """Accepted outputs."""
+
+    list_display = ("id", "task_id", "seq", "step_name", "turn", "round", "superseded_in_round",
+                    "worker", "fence", "finished_at")  # fmt: skip
+
+
+@admin.register(Event)
+class EventAdmin(OfTask):
+    """What happened."""
+
+    list_display = ("id", "task_id", "seq", "kind", "actor", "step", "turn", "fence", "at")
+
+
+@admin.register(Spend)
+class SpendAdmin(OfTask):
+    """Tokens and money, in nano-units."""
+
+    list_display = ("id", "task_id", "key", "tokens_in", "tokens_out", "cost", "stale", "at")
+
+
+@admin.register(Approval)
+class ApprovalAdmin(OfTask):
+    """Questions. They are answered on the approvals page, by who may."""
+
+    list_display = ("id", "task_id", "subject", "status", "risk", "decided_by", "requested_at")
+
+
+@admin.register(ApprovalVote)
+class VoteAdmin(RecordAdmin):
+    """Votes on questions."""
+
+    ordering = ("-id",)
+    search_fields = ("approval__task__id__exact",)
+    list_display = ("id", "approval_id", "by", "decision", "at", "voided_at")
+
+
+@admin.register(Artifact)
+class ArtifactAdmin(OfTask):
+    """Names of stored bytes."""
+
+    list_display = ("id", "task_id", "name", "step", "media_type", "created_by", "created_at")
+
+
+@admin.register(Blob)
+class BlobAdmin(RecordAdmin):
+    """Stored bytes, by digest."""
+
+    ordering = ("digest",)
+    search_fields = ("digest__exact",)
+    search_help_text = "A SHA-256"
+    list_display = ("digest", "size", "created_at")
+
+
+@admin.register(AuditEntry)
+class AuditAdmin(RecordAdmin):
+    """Who did what."""
+
+    search_fields = ("task__exact",)
+    list_display = ("id", "at", "actor", "action", "target", "allowed")
+
+
+@admin.register(Worker)
+class WorkerAdmin(RecordAdmin):
+    """Worker processes; no task depends on a row here."""
+
+    list_display = ("owner", "units", "draining", "started_at", "seen_at", "stopped_at")
+
+
+@admin.register(ApiToken)
+class TokenAdmin(RecordAdmin):
+    """API tokens. `manage.py token create` makes one, here it ends."""
+
+    hidden = ("digest",)
+    actions = ("revoke_tokens",)
+    list_display = ("name", "scopes", "created_by", "created_at", "expires_at", "last_used_at",
+                    "revoked_at")  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        """All columns: there are few tokens, and their scopes are short."""
+        return admin.ModelAdmin.get_queryset(self, request)
+
+    @admin.action(description="Revoke the selected tokens for good")
+    def revoke_tokens(self, request: HttpRequest, queryset: Any) -> None:
+        """End each, on record."""
+        ended = [row for row in queryset if revoke_token(row.pk)]
+        for row in ended:
+            AuditEntry.objects.create(
+                at=clock.read(), actor=f"user:{request.user.pk}", action="revoke_token",
+                target=f"token:{row.pk}", reason=row.name,
+                address=request.META.get("REMOTE_ADDR", ""),
+            )  # fmt: skip
+        self.message_user(request, f"{len(ended)} revoked.", messages.SUCCESS)

@@ -1,0 +1,71 @@
+"""Admins' browsers, and a row in every table, full of text that must not be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from ledger import clock, limits, sql, tokens
+from ledger.models import Artifact, AuditEntry, Blob, Event, Task, Worker
+from ledger.transitions import approvals
+from ledger.workflows import Workflow, registered
+from tests.dashboard.conftest import make_user
+from tests.factories import LEASE, OWNER, ask, claim, make_unit, make_workflow, submit
+
+HOSTILE = "<script>alert(1)</script> \"'><img src=x onerror=alert(2)> {{ 7 }} \u202egnp.exe"
+
+
+@pytest.fixture
+def flow(db: None) -> Iterator[Workflow]:
+    """A workflow of the steps a, b, c that this process knows."""
+    workflow = make_workflow(self_approval=True)
+    with registered(workflow):
+        yield workflow
+    clock.offset = 0.0
+
+
+@pytest.fixture
+def admin(db: None) -> Client:
+    """The browser of a member of the group admin, no superuser and no staff."""
+    client = Client()
+    client.force_login(make_user("admin"))
+    return client
+
+
+@pytest.fixture
+def full(flow: Workflow) -> Task:
+    """A task that waits for its second answer, with a row in every table."""
+    task = submit(flow, title=HOSTILE[:200], tags=["<b>"], input={"text": HOSTILE},
+                  key="<key>", lane="<lane>")  # fmt: skip
+    held = claim(flow, lane="<lane>")
+    limits.record_spend(held, key="<spend>", tokens_in=1, cost="0.5", note=HOSTILE)
+    unit = make_unit(held, flow, output='{"text":"<script>"}', log_tail=HOSTILE)
+    assert sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=None)
+    held = sql.read_task(Task.objects.get(pk=task.pk))
+    request = ask(held, flow, body=HOSTILE, payload={"long": HOSTILE * 500})
+    approvals.decide_approval(
+        request.pk, decision="approve", actor=make_actor(), digest=request.digest,
+        comment=HOSTILE, undo_seconds=100,
+    )  # fmt: skip
+    now = clock.read()
+    blob = Blob.objects.create(digest="ab" * 32, size=1, created_at=now)
+    Artifact.objects.create(task=task, name=HOSTILE, media_type="text/html", blob=blob,
+                            created_at=now, created_by=OWNER)  # fmt: skip
+    AuditEntry.objects.create(at=now, actor="<actor>", action="<do>", target=HOSTILE[:200],
+                              task=task.pk, before={"a": HOSTILE}, reason=HOSTILE)  # fmt: skip
+    Worker.objects.create(owner="<worker>", host="<host>", pid=1, started_at=now, seen_at=now)
+    tokens.make_token("<token>", ["read"], created_by="cli:<me>")
+    Event.objects.create(task=task, seq=99, at=now, kind="<kind>", actor=HOSTILE[:200],
+                         step="<step>", fence=1, data={"text": HOSTILE * 500})  # fmt: skip
+    task.refresh_from_db()
+    return task
+
+
+def make_actor() -> Any:
+    """Who answers."""
+    from ledger.events import Actor
+
+    return Actor("user", "99")
