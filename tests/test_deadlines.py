@@ -123,8 +123,8 @@ def ring(signum: int, frame: object) -> None:
 def test_an_alarm_around_the_unit_rings_on_time(seconds: float) -> None:
     """As pytest-timeout's around a workflow under test."""
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
     begun = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
         with pytest.raises(TimeoutError, match="around"):
             run_into_alarm(seconds)

@@ -121,10 +121,11 @@ def test_without_its_main_process_nothing_is_left_and_nothing_new_begins(
     start_cluster: StartCluster,
 ) -> None:
     with start_cluster() as cluster:
-        unit = cluster.database.add("sleep", 1.5)
-        cluster.database.wait_for_state(unit, "running")
+        unit = cluster.database.add("sleep", 3)
+        busy = cluster.database.wait_for_state(unit, "running")
         cluster.signal(SIGKILL)
         cluster.process.wait(LONG)
+        wait_for("the idle one has left", lambda: cluster.list_pids("worker") == [busy])
         later = cluster.database.add("sleep")
         wait_for("nothing is left running", lambda: not cluster.find_living())
         assert cluster.database.read(unit, "state") == "done"
