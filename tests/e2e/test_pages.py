@@ -1,4 +1,4 @@
-"""The pages in a browser: polls that disturb nobody, dialogs, answers. No console error anywhere."""
+"""The pages in a browser: polls that disturb nobody, dialogs, answers; no error in any console."""
 
 from __future__ import annotations
 
@@ -231,7 +231,9 @@ def test_a_lost_session_stops_the_polls_and_keeps_the_text(
 
 def test_a_long_diff_loads_when_it_is_opened(open_page: OpenPage, three: Workflow) -> None:
     long = "@@ -1 +1,9 @@\n" + "+line\n" * 1_400
-    asked = put_question(three, payload={"files": [{"path": f"f{n}", "diff": long} for n in (1, 2)]})
+    asked = put_question(
+        three, payload={"files": [{"path": f"f{n}", "diff": long} for n in (1, 2)]}
+    )
     with open_page("viewer") as page:
         page.goto(f"/approvals/{asked.id}/")
         second = page.locator(".fitem").nth(1)

@@ -1,0 +1,100 @@
+"""Every page in both themes: readable by everybody (axe), and never wider than the screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from ledger import artifacts, sql, states
+from ledger.models import Approval, Task
+from ledger.transitions import holder
+from ledger.workflows import Workflow
+from tests.e2e.conftest import OpenPage
+from tests.factories import LEASE, ask, claim, make_in, make_unit, submit
+
+pytestmark = pytest.mark.browser
+
+RULES = {
+    "runOnly": {
+        "type": "tag",
+        "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+    }
+}
+DIFF = "@@ -1,2 +1,2 @@\n import re\n-import os\n+import " + "sys_" * 60 + "\n"
+LONG = "averylongwordwithoutanyspace" * 8
+
+
+@pytest.fixture
+def pages(three: Workflow) -> list[str]:
+    """Every page, with something on it, long words included."""
+    task = submit(three, title=f"Modernise {LONG}"[:200], tags=["nightly"])
+    held = claim(three)
+    artifacts.save_artifact(held, f"{LONG}.patch"[:200], b"x")
+    unit = make_unit(held, three, output='{"text":"' + LONG + '"}', log_tail=LONG)
+    sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=[])
+    held = claim(three) if Task.objects.get(pk=task.pk).status == states.QUEUED else held
+    make_in(states.COMPLETED, three)
+    dead = submit(three)
+    bad = holder.Attempt({"type": "Boom", "message": LONG, "step": "a"}, log_tail=LONG)
+    holder.record_failure(claim(three), bad, retries=0, backoff=1)
+    submit(three, title="Publish")
+    files = [{"path": f"{LONG}/x.py", "diff": DIFF}, {"path": "y.py", "diff": DIFF}]
+    asked = ask(
+        claim(three), three, body=f"# Read\n\n- {LONG}\n\n| a | b |\n|---|---|\n| 1 | {LONG} |",
+        payload={"files": files, "more": LONG}, risk="high", send_back_to="a",
+        form={"type": "object"}, proposal={"title": LONG},
+    )  # fmt: skip
+    assert Approval.objects.filter(pk=asked.pk).exists()
+    seq = Task.objects.get(pk=task.pk).outputs.get().seq
+    of_task = f"/tasks/{task.id}/"
+    return [
+        "/", "/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
+        f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
+        f"{of_task}cancel/", "/approvals/", f"/approvals/{asked.id}/",
+        f"/approvals/{asked.id}/files/0/", "/nowhere/",
+    ]  # fmt: skip
+
+
+def find_faults(page: Any) -> list[str]:
+    """What axe finds on the page as it stands."""
+    found = Axe().run(page, options=RULES).response["violations"]
+    return [f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in found]
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
+def test_axe_finds_nothing(open_page: OpenPage, pages: list[str], theme: str, width: int) -> None:
+    options = {"color_scheme": theme, "viewport": {"width": width, "height": 900}}
+    with open_page("operator", **options) as page:
+        page.expected.add(404)
+        faults = {}
+        for path in pages:
+            page.goto(path)
+            faults[path] = find_faults(page)
+        page.goto(pages[2])
+        for label in ("Restart from step…", "Extend limit…", "Cancel…"):
+            page.get_by_role("button", name=label).click()
+            page.wait_for_selector("#dialog[open]")
+            faults[label] = find_faults(page)
+            page.keyboard.press("Escape")
+            page.wait_for_selector("#dialog:not([open])", state="attached")
+        page.goto("/")
+        page.get_by_role("button", name="Sign out").evaluate("button => button.click()")
+        page.wait_for_selector("#id_username")
+        faults["login"] = find_faults(page)
+    assert {place: found for place, found in faults.items() if found} == {}
+
+
+def test_no_page_is_wider_than_the_screen(open_page: OpenPage, pages: list[str]) -> None:
+    wide = {}
+    with open_page("operator") as page:
+        page.expected.add(404)
+        for path in pages:
+            page.goto(path)
+            for width in (320, 390, 768, 1024, 1440):
+                page.set_viewport_size({"width": width, "height": 800})
+                found = page.evaluate("document.documentElement.scrollWidth")
+                if found > width:
+                    wide[path, width] = found
+    assert wide == {}
