@@ -117,6 +117,8 @@ def run_resident(
             cancel_hard_stop()
         if not found and not stop():
             idle(IDLE_SECONDS)
+    if stop():
+        settling.sign_off(owner)
     return engine.units - before
 
 

@@ -251,6 +251,12 @@ def forget_connections() -> None:
             connection.close()
 
 
+def sign_off(owner: str) -> None:
+    """Mark this process's row among the workers as stopped; nothing depends on it."""
+    with contextlib.suppress(DatabaseError, InterfaceError):
+        Worker.objects.filter(owner=owner).update(stopped_at=clock.now())
+
+
 class Registration:
     """Keeps this process's row among the workers fresh; called by the guardian thread."""
 

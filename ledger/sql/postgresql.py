@@ -36,6 +36,9 @@ PLAIN = """NOT t.cancel_requested AND NOT t.pause_requested
 # What a finished unit changes on its task whatever comes next. Nothing here is indexed.
 ADVANCE = """step_index = %(next_index)s, step_name = %(next_name)s, turn = %(next_turn)s,
   progress = coalesce(%(progress)s::jsonb, t.progress),
+  progress_done = CASE WHEN t.step_index = %(next_index)s THEN t.progress_done END,
+  progress_total = CASE WHEN t.step_index = %(next_index)s THEN t.progress_total END,
+  progress_note = CASE WHEN t.step_index = %(next_index)s THEN t.progress_note ELSE '' END,
   workspace = CASE WHEN %(workspace)s = '' THEN t.workspace ELSE %(workspace)s END,
   attempts = 0, reclaims = 0, releases = 0, error = NULL, used_units = t.used_units + 1,
   revision = t.revision + 1, last_progress_at = {now}, updated_at = {now}"""

@@ -25,6 +25,7 @@ from ledger.models import approvals as kinds
 from ledger.sql import Claimed, Unit
 from ledger.transitions.holder import leave_running, store_unit, supersede_outputs
 from ledger.transitions.moves import (
+    NO_REPORT,
     lock_held,
     lock_if_free,
     lock_task,
@@ -150,13 +151,14 @@ def _decide(
         status=request.status, decision=decision, values=values, comment=comment,
         decided_by=str(actor), decided_at=now,
     )  # fmt: skip
-    record_event(task, "approval_decided", actor, now, approval=str(request.id),
-                 decision=decision, comment=comment, values=values)  # fmt: skip
+    acts_at = now + dt.timedelta(seconds=undo)
+    record_event(task, "approval_decided", actor, now, approval=str(request.id), decision=decision,
+                 comment=comment, values=values,
+                 until=acts_at.isoformat() if undo > 0 else None)  # fmt: skip
     if undo > 0:
-        move_task(task, now, "decide_approval", states.WAITING, reason=states.DECIDED,
-                  available_at=now + dt.timedelta(seconds=undo))  # fmt: skip
-    else:
-        _apply(request, task, now, "apply_decision")
+        return move_task(task, now, "decide_approval", states.WAITING, reason=states.DECIDED,
+                         available_at=acts_at)  # fmt: skip
+    _apply(request, task, now, "apply_decision")
 
 
 def undo_decision(approval_id: UUID | str, *, actor: Actor) -> None:
@@ -281,7 +283,7 @@ def _go_back(
     record_event(task, "repaired", SYSTEM, now, to=to, round=task.round + 1,
                  feedback=feedback, by_workflow=False)  # fmt: skip
     fields |= {"round": task.round + 1, "step_index": index, "step_name": to, "turn": 0,
-               "feedback": feedback}  # fmt: skip
+               "feedback": feedback, **NO_REPORT}  # fmt: skip
     _requeue(task, now, edge, fields)
 
 

@@ -100,8 +100,8 @@ def _edit(
         raise WrongStatus("edit more than title and tags of", task.status, FORK_HINT)
     target = _choose_target(task, changes)
     columns = _read_changes(task, changes, target, actor)
-    columns = {name: new for name, new in columns.items() if new != getattr(task, name)}
-    if not columns and target == task.status:
+    columns = {name: new for name, new in columns.items() if _differs(new, getattr(task, name))}
+    if not columns and changes.get("status", task.status) == task.status:
         raise InvalidInput("changes", "nothing differs from what is stored")
     moved = not columns.keys().isdisjoint({"step_index", "turn"})
     if moved and target == states.WAITING:
@@ -122,6 +122,13 @@ def _edit(
         reason=reason, before=before, after=after, address=address,
     )  # fmt: skip
     _write(task, now, target, columns, chosen="status" in changes)
+
+
+def _differs(new: Any, old: Any) -> bool:
+    """Whether two values are stored differently; to Python 1, 1.0 and True are the same."""
+    if isinstance(new, (dict, list)) and isinstance(old, (dict, list)):
+        return canonical.dump_json(new) != canonical.dump_json(old)
+    return bool(new != old)
 
 
 def _choose_target(task: Task, changes: Mapping[str, Any]) -> str:
@@ -220,6 +227,8 @@ def _read_values(task: Task, changes: Mapping[str, Any], version: str) -> dict[s
         columns[name] = value
     if not isinstance(columns.get("progress", {}), dict):
         raise InvalidInput("progress", "takes a JSON object")
+    if columns.get("input", {}) is None:
+        raise InvalidInput("input", "is required")
     if "input" in columns or version != task.workflow_version:
         try:
             workflow = registry.get(task.workflow, version)

@@ -16,7 +16,13 @@ from ledger import conf, limits, sql, states
 from ledger.events import Actor, record_event
 from ledger.models import StepOutput, Task
 from ledger.sql import Claimed, Unit
-from ledger.transitions.moves import FRESH_UNIT, lock_held, make_error, move_task
+from ledger.transitions.moves import (
+    FRESH_UNIT,
+    NO_REPORT,
+    lock_held,
+    make_error,
+    move_task,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ def repair_task(held: Claimed, unit: Unit, *, to_index: int, to_name: str, feedb
             to=to_name, round=fresh_round, feedback=feedback, by_workflow=True,
         )  # fmt: skip
         fields |= {"round": fresh_round, "repair_count": task.repair_count + 1,
-                   "step_index": to_index, "step_name": to_name, "turn": 0,
+                   "step_index": to_index, "step_name": to_name, "turn": 0, **NO_REPORT,
                    **forget_answer(task, to_index)}  # fmt: skip
         target, reason = _choose_next(task, now)
         leave_running(task, held, now, "repair_task", target, reason, 0, fields)
@@ -233,6 +239,8 @@ def store_unit(
         **FRESH_UNIT, "used_units": task.used_units, "last_progress_at": now, "error": None,
         "step_index": unit.next_index, "step_name": unit.next_name, "turn": unit.next_turn,
     }  # fmt: skip
+    if unit.next_index != task.step_index:
+        fields |= NO_REPORT
     if unit.progress is not None:
         fields["progress"] = json.loads(unit.progress)
     if unit.workspace:

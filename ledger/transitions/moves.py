@@ -21,6 +21,8 @@ NO_FLAGS: dict[str, Any] = {
     "cancel_requested": False, "cancel_by": "", "pause_requested": False, "pause_by": "",
 }  # fmt: skip
 FRESH_UNIT: dict[str, Any] = {"attempts": 0, "reclaims": 0, "releases": 0}
+NO_REPORT: dict[str, Any] = {"progress_done": None, "progress_total": None, "progress_note": ""}
+"""What a step said of itself is not true of the next one."""
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from ledger import canonical, limits, states, workflows
+from ledger import canonical, limits, queries, states
 from ledger.errors import InvalidInput, UnparsableInput, Unserialisable
 from ledger.events import Actor, record_event
 from ledger.models import Task
@@ -16,6 +16,7 @@ from ledger.transitions.holder import forget_answer, supersede_outputs
 from ledger.transitions.moves import (
     FRESH_UNIT,
     NO_FLAGS,
+    NO_REPORT,
     lock_task,
     move_task,
     require_status,
@@ -162,12 +163,12 @@ def restart_task(
         move_task(
             task, now, "restart_task", states.QUEUED, **FRESH_UNIT, **NO_FLAGS,
             round=task.round + 1, step_index=index, step_name=name, turn=0, feedback=feedback,
-            **forget_answer(task, index),
+            **NO_REPORT, **forget_answer(task, index),
         )  # fmt: skip
 
 
 def _find_step(task: Task, to_step: str | int) -> tuple[int, str]:
-    workflow = workflows.get(task.workflow, task.workflow_version)
+    workflow = queries.find_workflow(task.workflow, task.workflow_version)
     index = workflow.index_of(to_step)
     if index > task.step_index:
         allowed = ", ".join(step.name for step in workflow.steps[: task.step_index + 1])

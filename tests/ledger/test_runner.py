@@ -305,3 +305,16 @@ def test_an_unknown_step_pauses_the_task(run: Callable[..., Task]) -> None:
         drive()
     task.refresh_from_db()
     assert (task.status, task.status_reason) == ("paused", "version_misfit")
+
+
+def test_what_a_step_reported_is_forgotten_at_the_next_step(run: Callable[..., Task]) -> None:
+    def counts(ctx: Any) -> Any:
+        ctx.report(3, 4, "three of four")
+        return {"counted": True}
+
+    def waits(ctx: Any) -> Any:
+        seen = Task.objects.get(pk=ctx.task_id)
+        return {"seen": [seen.progress_done, seen.progress_note]}
+
+    task = run(counts, waits)
+    assert task.result == {"seen": [None, ""]}
