@@ -121,3 +121,11 @@ def describe_status(task: Mapping[str, Any], now: dt.datetime) -> Look:
         return dataclasses.replace(NO_WORKER, note=task["claimable"]["why"])
     reason = task["status_reason"]
     return dataclasses.replace(look, note=REASONS.get(reason, reason))
+
+
+def say_money(nano: int) -> str:
+    """Nano-units as '$1,234.56'; what is less than a cent says so, a task's page has it exact."""
+    cents = round(nano / 10_000_000)
+    if nano and not cents:
+        return "<$0.01"
+    return f"${cents / 100:,.2f}"

@@ -160,7 +160,15 @@ def in_words(value: Any) -> str:
     """A value of a workflow in one line: `ran: 283, failed: 0`."""
     if isinstance(value, dict):
         return ", ".join(f"{key}: {part}" for key, part in value.items())
-    return str(value)
+    if isinstance(value, list):
+        return ", ".join(str(part) for part in value)
+    return DASH if value is None else str(value)
+
+
+@register.filter
+def is_long(value: Any) -> bool:
+    """True for text that needs lines of its own."""
+    return isinstance(value, str) and ("\n" in value or len(value) > 200)
 
 
 @register.filter
@@ -170,9 +178,9 @@ def markdown(text: str) -> SafeString:
 
 
 @register.filter
-def revealed(text: str) -> str:
+def revealed(text: Any) -> str:
     """Untrusted text with its direction marks written out, so that what is read is what is run."""
-    return rich_text.reveal_controls(text)
+    return rich_text.reveal_controls(str(text))
 
 
 @register.filter

@@ -89,14 +89,15 @@ def load_vitals(row: Any) -> dict[str, Any]:
         "repair_percent": shown.share(row.repair_count, row.max_repairs),
         "max_reclaims": conf.load().max_reclaims,
         "reclaim_percent": shown.share(row.reclaims, conf.load().max_reclaims),
-        "feedback": row.feedback,
+        "feedback": row.feedback if isinstance(row.feedback, dict) else {"note": row.feedback},
+        "restarted": row.feedback is not None,
         "ended": row.status in states.FINISHED,
     }
 
 
 def load_record(row: Any) -> dict[str, Any]:
     """What is on record of the task: steps, last units and events, artifacts, questions."""
-    events = queries.list_latest_events(row.pk, limit=SHOWN)
+    events = queries.list_latest_events(row.pk, limit=SHOWN, quiet=True)
     asked = queries.list_asked(row.pk)
     outputs = queries.list_latest_outputs(row.pk, limit=SHOWN)
     actors = {actor_text(event["actor"]) for event in events}
@@ -115,7 +116,6 @@ def load_record(row: Any) -> dict[str, Any]:
         "asked": asked,
         "submitter": called[row.submitted_by],
         "more_outputs": len(outputs) == SHOWN,
-        "more_events": len(events) == SHOWN,
     }
 
 

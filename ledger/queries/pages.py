@@ -24,6 +24,8 @@ MAX_WAITING = 200
 """Approvals on one page; they are sorted by what expires first, so the rest can wait its turn."""
 
 
+TIMERS = ("scheduled", "promoted")
+
 MAX_FRESH = 100
 """New tasks are counted up to here; a page that stood for so long is loaded again anyway."""
 
@@ -123,9 +125,16 @@ def find_output(task_id: UUID, seq: int) -> dict[str, Any]:
     return show_output(row) | more
 
 
-def list_latest_events(task_id: UUID, *, before: int = 0, limit: int = 50) -> list[dict[str, Any]]:
-    """The last events of a task, newest first, without the checkpoints (those are its outputs)."""
+def list_latest_events(
+    task_id: UUID, *, before: int = 0, limit: int = 50, quiet: bool = False
+) -> list[dict[str, Any]]:
+    """The last events of a task, newest first, without the checkpoints (those are its outputs).
+
+    `quiet` leaves out timers too: a loop that pauses between its units has two for each.
+    """
     rows = Event.objects.filter(task=task_id).order_by("-seq")
+    if quiet:
+        rows = rows.exclude(kind__in=TIMERS)
     if before:
         rows = rows.filter(seq__lt=before)
     return [show_event(row) for row in rows[:limit]]

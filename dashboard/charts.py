@@ -1,0 +1,153 @@
+"""Figures over time as shapes: every number of their geometry is decided here, in Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import math
+from collections.abc import Iterable, Sequence
+
+TOP, BOTTOM = 8, 92
+"""The plot's edges in a chart of 114 px; the axis stands below."""
+
+SPARK_HEIGHT = 22
+NICE = (1, 2, 3, 4, 5, 6, 8, 10)
+NICE_SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800)
+DAY = 86_400
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Span:
+    """A range of the overview: `count` buckets of `size` seconds, the last one still filling.
+
+    `now` is this process's time, for the axis alone.
+    """
+
+    name: str
+    seconds: int
+    size: int
+    tick: int
+    now: dt.datetime
+
+    @property
+    def count(self) -> int:
+        """Buckets begin at round times, so the first one is cut: one more than fits."""
+        return self.seconds // self.size + 1
+
+    def find_bucket(self, ago: float) -> int | None:
+        """The bucket of what happened `ago` seconds before now; None before the range."""
+        if ago >= self.seconds:
+            return None
+        past = self.now.timestamp() % self.size
+        back = math.floor((max(0.0, ago) - past) / self.size) + 1
+        return self.count - 1 - max(0, back)
+
+    def sum_up(self, points: Iterable[tuple[float | None, float]]) -> list[float]:
+        """One sum for each bucket from (seconds ago, amount)."""
+        sums = [0.0] * self.count
+        for ago, amount in points:
+            bucket = None if ago is None else self.find_bucket(ago)
+            if bucket is not None:
+                sums[bucket] += amount
+        return sums
+
+    def list_ticks(self) -> list[tuple[float, str]]:
+        """(percent from the left, time) where a bucket begins at a round time."""
+        first = self.now.timestamp() // self.size * self.size - (self.count - 1) * self.size
+        ticks = []
+        for bucket in range(self.count):
+            at = first + bucket * self.size
+            if at % self.tick == 0 and 0 < bucket < self.count - 1:
+                moment = dt.datetime.fromtimestamp(at, dt.UTC)
+                text = f"{moment:%a}" if self.tick >= DAY else f"{moment:%H:%M}"
+                ticks.append((100 * (bucket + 0.5) / self.count, text))
+        return ticks
+
+
+def make_span(name: str, now: dt.datetime) -> Span:
+    """The range of that name; the day for an unknown one."""
+    size = {"1h": (3_600, 300, 900), "7d": (7 * DAY, 21_600, DAY)}.get(name)
+    return Span(name, *size, now) if size else Span("24h", DAY, 3_600, 10_800, now)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rect:
+    """A bar: `x` and `width` in percent, `y` and `height` in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    css: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """A piece of a curve: `x` in percent, `y` in pixels."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    css: str
+
+
+def find_top(highest: float, steps: Sequence[float] = ()) -> float:
+    """The round number at the top of an axis that reaches `highest`."""
+    if highest <= 0:
+        return 1.0
+    found = next((step for step in steps if step >= highest), None)
+    if found is not None:
+        return float(found)
+    power = 10.0 ** math.floor(math.log10(highest))
+    return next(nice * power for nice in NICE if nice * power >= highest * (1 - 1e-9))
+
+
+def draw_spark(values: Sequence[float]) -> list[Rect]:
+    """Bars from the bottom up, the highest in full; an empty bucket keeps a stub."""
+    highest = max(values, default=0) or 1
+    step = 100 / max(1, len(values))
+    bars = []
+    for place, value in enumerate(values):
+        height = max(1.0, (SPARK_HEIGHT - 2) * value / highest)
+        bars.append(Rect(place * step, SPARK_HEIGHT - height, step * 0.68, height))
+    return bars
+
+
+def draw_bars(stacks: Sequence[Sequence[float]], css: Sequence[str], top: float) -> list[Rect]:
+    """Stacked bars: `stacks` holds one series each, the lowest first."""
+    step = 100 / max(1, len(stacks[0]))
+    bars = []
+    for place in range(len(stacks[0])):
+        base = float(BOTTOM)
+        for series, name in zip(stacks, css, strict=True):
+            height = (BOTTOM - TOP) * series[place] / top
+            if height > 0:
+                base -= height
+                bars.append(Rect(place * step + step * 0.12, base, step * 0.76, height, name))
+    return bars
+
+
+def draw_curve(values: Sequence[float | None], css: str, top: float) -> list[Line]:
+    """A curve through neighbours; a bucket without them is a dot, one without a value a gap."""
+    step = 100 / max(1, len(values))
+    points = [
+        (step * (place + 0.5), BOTTOM - (BOTTOM - TOP) * value / top) if value is not None else None
+        for place, value in enumerate(values)
+    ]
+    lines = []
+    for place, here in enumerate(points):
+        before = points[place - 1] if place else None
+        if here and before:
+            lines.append(Line(*before, *here, css))
+        elif here:
+            lines.append(Line(*here, *here, css))
+    return lines
+
+
+def find_quantile(values: Sequence[float], share: float) -> float | None:
+    """The value below which `share` of the values lie (nearest rank); None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
