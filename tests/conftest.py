@@ -88,6 +88,19 @@ def site_env(transactional_db: None, database_url: str, tmp_path: Path) -> dict[
     }
 
 
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    # Nothing but the product is talked to.
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """One headless chromium for the ring. Tests take `page` instead."""
@@ -96,9 +109,7 @@ def browser() -> Iterator[Any]:
     # Playwright keeps an event loop in this thread, and Django then refuses its ORM here.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=find_chromium(), args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
+        chromium = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
         yield chromium
         chromium.close()
     del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
