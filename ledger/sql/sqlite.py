@@ -23,7 +23,7 @@ from ledger.sql.columns import CLAIM_COLUMNS, TASK_COLUMNS
 if TYPE_CHECKING:
     from ledger.sql import Claimed, Group, Lease, Unit
 
-LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.0002, 0.01
+LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.0002, 0.005
 """Between two looks at a lock that another process holds, at first and after half a second."""
 
 GUARD = "id = :id AND status = 'running' AND fence = :fence AND lease_owner = :owner"
@@ -149,7 +149,7 @@ def _begin(raw: sqlite3.Connection, patience: float) -> None:
                 waited = time.monotonic() - began
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > patience:
                     raise
-            time.sleep(min(max(LOOK_SECONDS, waited / 50), LONGEST_LOOK_SECONDS))
+            time.sleep(min(max(LOOK_SECONDS, waited / 100), LONGEST_LOOK_SECONDS))
     finally:
         raw.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
 

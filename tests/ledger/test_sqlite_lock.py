@@ -1,0 +1,80 @@
+"""SQLite's one write lock is waited for in short looks, so that nobody starves."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ledger.sql.sqlite import _begin
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that holds the lock, for a thread of its own to let go."""
+    made = connect(tmp_path)
+    made.execute("PRAGMA journal_mode = WAL")
+    made.execute("CREATE TABLE taken (by TEXT)")
+    made.execute("BEGIN IMMEDIATE")
+    yield made
+    made.close()
+
+
+def connect(folder: Path) -> sqlite3.Connection:
+    return sqlite3.connect(
+        folder / "lock.sqlite3", isolation_level=None, timeout=PATIENCE, check_same_thread=False
+    )
+
+
+def read_timeout(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA busy_timeout").fetchone()[0])
+
+
+def test_the_lock_is_taken_once_it_is_free(holder: sqlite3.Connection, tmp_path: Path) -> None:
+    waiter = connect(tmp_path)
+    threading.Timer(0.2, holder.execute, args=["COMMIT"]).start()
+    began = time.monotonic()
+    _begin(waiter, PATIENCE)
+    assert 0.1 < time.monotonic() - began < PATIENCE
+    assert waiter.in_transaction
+    assert read_timeout(waiter) == PATIENCE * 1000, "Django's own statements wait as they did"
+    waiter.close()
+
+
+def test_patience_ends(holder: sqlite3.Connection, tmp_path: Path) -> None:
+    waiter = connect(tmp_path)
+    with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+        _begin(waiter, 0.1)
+    assert not waiter.in_transaction
+    assert read_timeout(waiter) == 100
+    waiter.close()
+
+
+def test_two_busy_writers_share_the_lock(holder: sqlite3.Connection, tmp_path: Path) -> None:
+    """Each wants it nearly always; by SQLite's own waiting one gets a tenth now and then."""
+    holder.execute("COMMIT")
+    turns: list[str] = []
+
+    def write(name: str) -> None:
+        own = connect(tmp_path)
+        while len(turns) < 300:
+            _begin(own, PATIENCE)
+            own.execute("INSERT INTO taken VALUES (?)", [name])
+            time.sleep(0.002)
+            own.execute("COMMIT")
+            turns.append(name)
+            time.sleep(0.0003)
+        own.close()
+
+    threads = [threading.Thread(target=write, args=[name]) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert min(turns.count("a"), turns.count("b")) > 75
