@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
@@ -23,6 +23,12 @@ SHOWN = 4_000
 """Characters of a long value on a page."""
 
 _LONG = (models.JSONField, models.TextField)
+
+_TURNS = {
+    code: f"\\u{code:04x}"
+    for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+"""Characters that turn the direction of writing: text that hides what it says."""
 
 
 class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # generic in the stubs only
@@ -66,6 +72,14 @@ class AdminOnly(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the s
         """Never: the record is append-only."""
         return False
 
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """The columns of a list, times to the second."""
+        times = {f.name for f in self.opts.concrete_fields if isinstance(f, models.DateTimeField)}
+        return [
+            show_field(self.opts.get_field(name)) if name in times else name
+            for name in self.list_display
+        ]
+
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
         """The row, or None also for a key that PostgreSQL takes for an error."""
         return None if "\0" in object_id else super().get_object(request, object_id, from_field)
@@ -79,9 +93,10 @@ class AdminOnly(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the s
         return rows
 
 
-def show_field(field: Any) -> str | Callable[[Any], str]:
-    """How a record's page shows a column: long values cut, relations as links without a query."""
-    if not isinstance(field, (*_LONG, models.ForeignKey)):
+def show_field(field: Any) -> Any:
+    """How a column is shown: long values cut, relations as links without a query, times to the
+    second."""
+    if not isinstance(field, (*_LONG, models.ForeignKey, models.DateTimeField)):
         return str(field.name)
 
     def show(row: Any) -> str:
@@ -90,6 +105,8 @@ def show_field(field: Any) -> str | Callable[[Any], str]:
             return "-"
         if isinstance(field, models.ForeignKey):
             return link_row(field.related_model, value)
+        if isinstance(field, models.DateTimeField):
+            return f"{value.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC"
         return cut_value(value)
 
     show.__name__ = field.name
@@ -108,4 +125,4 @@ def cut_value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
     if len(text) > SHOWN:
         text = f"{text[:SHOWN]}\n… {len(text) - SHOWN} more characters"
-    return format_html("<pre>{}</pre>", text)
+    return format_html("<pre>{}</pre>", text.translate(_TURNS))

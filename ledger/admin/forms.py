@@ -95,7 +95,9 @@ class TaskForm(forms.ModelForm):  # type: ignore[type-arg]  # generic in the stu
     turn = make_count(
         help_text="Of a looping step, from 0. A move supersedes the outputs after it."
     )
-    title = forms.CharField(max_length=200, required=False, strip=False)
+    title = forms.CharField(
+        max_length=200, required=False, strip=False, widget=forms.TextInput(attrs={"size": 90})
+    )
     lane = forms.CharField(max_length=100)
     priority = make_count(-100, help_text="From -100 to 100.")
     tags = LinesField(required=False, help_text="One a line.")

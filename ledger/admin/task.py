@@ -20,6 +20,10 @@ RECORDS = (StepOutput, Event, Spend, Approval, Artifact, AuditEntry)
 _ERROR, _RESULT, _ANSWER = (
     show_field(Task._meta.get_field(name)) for name in ("error", "result", "answer")
 )
+_TIMES = [
+    show_field(Task._meta.get_field(f"{name}_at"))
+    for name in ("created", "started", "claimed", "finished", "updated")
+]
 
 HELD = (
     "A worker holds this task. Saving takes it away: the unit in hand is not charged, its late "
@@ -53,8 +57,7 @@ class TaskAdmin(AdminOnly):
     search_fields = ("id__exact",)
     readonly_fields = ("record", "shown_lease", _ERROR, _RESULT, _ANSWER,
                        "shown_used", "id", "workflow", "status_reason", "total_steps", "round",
-                       "fence", "submitted_by", "idempotency_key", "created_at", "started_at",
-                       "finished_at", "updated_at")  # fmt: skip
+                       "fence", "submitted_by", "idempotency_key", *_TIMES)  # fmt: skip
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Admins only."""
@@ -84,7 +87,7 @@ class TaskAdmin(AdminOnly):
                 ("attempts", "reclaims", "releases"))}),
             ("Record", {"fields": (
                 "record", "id", "submitted_by", "idempotency_key", "fence", "total_steps",
-                "created_at", "started_at", "finished_at", "updated_at")}),
+                *_TIMES)}),
         )  # fmt: skip
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Any:

@@ -34,6 +34,7 @@ class Migration(migrations.Migration):
                 ("last_used_at", models.DateTimeField(blank=True, null=True)),
             ],
             options={
+                "verbose_name": "API token",
                 "db_table": "longwatch_api_token",
                 "ordering": ("-created_at",),
             },
@@ -71,6 +72,7 @@ class Migration(migrations.Migration):
                 ("request_id", models.CharField(blank=True, default="", max_length=64)),
             ],
             options={
+                "verbose_name_plural": "audit entries",
                 "db_table": "longwatch_audit_entry",
                 "ordering": ("-id",),
                 "indexes": [models.Index(fields=["task", "id"], name="longwatch_audit_task")],
@@ -237,6 +239,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "verbose_name_plural": "spend",
                 "db_table": "longwatch_spend",
                 "ordering": ("task", "id"),
             },

@@ -83,6 +83,7 @@ class Spend(models.Model):
 
     class Meta:
         db_table = "longwatch_spend"
+        verbose_name_plural = "spend"
         ordering = ("task", "id")
         constraints = (
             models.UniqueConstraint(fields=["task", "key"], name="longwatch_spend_key"),

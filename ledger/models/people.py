@@ -22,6 +22,7 @@ class ApiToken(models.Model):
 
     class Meta:
         db_table = "longwatch_api_token"
+        verbose_name = "API token"
         ordering = ("-created_at",)
 
     def __str__(self) -> str:
@@ -45,6 +46,7 @@ class AuditEntry(models.Model):
 
     class Meta:
         db_table = "longwatch_audit_entry"
+        verbose_name_plural = "audit entries"
         ordering = ("-id",)
         indexes = (models.Index(fields=["task", "id"], name="longwatch_audit_task"),)
 
