@@ -30,7 +30,7 @@ from ledger.transitions.approvals import void_open_approval
 from ledger.transitions.holder import forget_answer
 from ledger.transitions.moves import FRESH_UNIT, NO_FLAGS, lock_task, move_task, update_row
 from ledger.transitions.operators import FORK_HINT, check_reason, shift_wall
-from ledger.transitions.submit import FAR_FUTURE, _check_count, _read_columns
+from ledger.transitions.submit import FAR_FUTURE, check_count, read_columns
 
 STATUSES = (states.QUEUED, states.SCHEDULED, states.PAUSED, states.CANCELLED)
 """What a status can be set to. `running` takes a lease, `waiting` a question, `completed` an
@@ -150,12 +150,12 @@ def _read_changes(task: Task, changes: dict[str, Any], target: str, actor: Actor
     columns: dict[str, Any] = {}
     labels = {name: changes.get(name, getattr(task, name)) for name in _LABELS}
     if not changes.keys().isdisjoint(_LABELS):
-        columns |= _read_columns(**labels, key=None, not_before=None)
+        columns |= read_columns(**labels, key=None, not_before=None)
         del columns["idempotency_key"]
     if not changes.keys().isdisjoint(_POSITION):
         columns |= _read_position(task, changes)
     for name in changes.keys() & set(_COUNTERS):
-        columns[name] = _check_count(name, changes[name], 0, 1_000_000)
+        columns[name] = check_count(name, changes[name], 0, 1_000_000)
     if columns.get("repair_count", 0) > task.round:
         raise InvalidInput("repair_count", f"can't pass the number of rounds, {task.round}")
     if "stall_after" in changes:
@@ -179,7 +179,7 @@ def _read_position(task: Task, changes: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidInput("step_name", "nobody knows the steps here; give name and index")
         steps = []
     if steps and index is not None and name is None:
-        _check_count("step_index", index, 0, len(steps) - 1)
+        check_count("step_index", index, 0, len(steps) - 1)
         name = steps[index]
     name = task.step_name if name is None else name
     if steps and name not in steps:
@@ -188,7 +188,7 @@ def _read_position(task: Task, changes: Mapping[str, Any]) -> dict[str, Any]:
     if index is not None and index != at:
         raise InvalidInput("step_index", f"of {name} is {at}")
     columns: dict[str, Any] = {
-        "step_name": name, "step_index": _check_count("step_index", at, 0, 10_000),
+        "step_name": name, "step_index": check_count("step_index", at, 0, 10_000),
     }  # fmt: skip
     if steps:
         columns |= {"total_steps": len(steps)}
@@ -196,7 +196,7 @@ def _read_position(task: Task, changes: Mapping[str, Any]) -> dict[str, Any]:
         columns |= {"workflow_version": version, "definition_digest": digest}
     same = (name, at) == (task.step_name, task.step_index)
     turn = changes.get("turn", task.turn if same else 0)
-    return columns | {"turn": _check_count("turn", turn, 0, 2**31 - 1)}
+    return columns | {"turn": check_count("turn", turn, 0, 2**31 - 1)}
 
 
 def _find_steps(workflow: str, version: str) -> tuple[list[str] | None, str]:

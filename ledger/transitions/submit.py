@@ -53,7 +53,7 @@ def submit_task(
     if isinstance(input, dict):
         _check_value("input", input, tunables.input_bytes)
     stored_input = _check_value("input", workflow.clean_input(input), tunables.input_bytes)
-    columns = _read_columns(title, lane, priority, tags, key, max_repairs, not_before)
+    columns = read_columns(title, lane, priority, tags, key, max_repairs, not_before)
     columns |= limits.read_limits(_merge_limits(workflow, limits_given))
     body = {
         "workflow": workflow.name, "version": version,
@@ -151,15 +151,17 @@ def _check_text(field: str, value: Any, longest: int, empty: bool = True) -> str
     return value
 
 
-def _check_count(field: str, value: Any, least: int, most: int) -> int:
+def check_count(field: str, value: Any, least: int, most: int) -> int:
+    """`value` as a count within the bounds. Raises InvalidInput naming `field`."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidInput(field, f"takes a whole number from {least} to {most}")
     return value
 
 
-def _read_columns(
+def read_columns(
     title: Any, lane: Any, priority: Any, tags: Any, key: Any, max_repairs: Any, not_before: Any
 ) -> dict[str, Any]:
+    """What is a column as it was given, checked; the key's is `idempotency_key`."""
     if not isinstance(tags, (list, tuple)) or len(tags) > 20:
         raise InvalidInput("tags", "takes a list of at most 20 texts")
     if not_before is not None:
@@ -170,10 +172,10 @@ def _read_columns(
     columns = {
         "title": _check_text("title", title, 200),
         "lane": _check_text("lane", lane, 100, empty=False),
-        "priority": _check_count("priority", priority, -100, 100),
+        "priority": check_count("priority", priority, -100, 100),
         "tags": [_check_text(f"tags[{n}]", tag, 50, empty=False) for n, tag in enumerate(tags)],
         "idempotency_key": None if key is None else _check_text("key", key, 200, empty=False),
     }
     if max_repairs is not None:
-        columns["max_repairs"] = _check_count("max_repairs", max_repairs, 0, 1000)
+        columns["max_repairs"] = check_count("max_repairs", max_repairs, 0, 1000)
     return columns
