@@ -1,4 +1,4 @@
-"""Tasks in any state, brought there by the ledger's own transitions, and leases that end at once."""
+"""Tasks in any state, brought there by the ledger itself, and leases that end at once."""
 
 from __future__ import annotations
 
