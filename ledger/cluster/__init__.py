@@ -2,7 +2,8 @@
 is respawned and recycled; the queue, the leases, the retries and the times are the ledger's.
 """
 
+from ledger.cluster.companions import Companion, start_companion
 from ledger.cluster.pool import LedgerBroker
-from ledger.cluster.supervisor import Companion, start_companion, supervise
+from ledger.cluster.supervisor import supervise
 
 __all__ = ["Companion", "LedgerBroker", "start_companion", "supervise"]

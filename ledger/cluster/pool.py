@@ -23,7 +23,8 @@ from django_q.signing import SignedPackage
 from django_q.worker import worker
 
 from ledger.cluster import runtime
-from ledger.cluster.runtime import Flag, Pipe, Role
+from ledger.cluster.pipes import Flag, Pipe
+from ledger.cluster.runtime import Role
 from ledger.cluster.worker import Worker
 
 STOP: Final = "STOP"

@@ -1,7 +1,7 @@
-"""What the processes of one cluster share, handed on by fork alone: a little memory, and pipes.
+"""What the processes of one cluster share, handed on by fork alone: a little memory, and a role.
 
-No locks of multiprocessing anywhere: a process that is killed while it holds one stops all others
-for ever. A slot of the memory is eight aligned bytes, so a store can't be seen half done.
+A slot of the memory is eight aligned bytes, so a store can't be seen half done. No locks: a
+process that is killed while it holds one stops all others for ever.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import signal
 import struct
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import wait as wait_readable
 from typing import Any, Final
 
 
@@ -157,41 +156,3 @@ def open_signals(handler: Callable[[int, Any], None]) -> None:
     for signum in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(signum, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGUSR2})
-
-
-class Flag:
-    """Stands in for multiprocessing.Event: a pipe that holds a byte once the flag is up."""
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-
-    def set(self) -> None:
-        os.write(self._write, b"!")
-
-    def is_set(self) -> bool:
-        return self.wait(0)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the flag is up or `timeout` seconds are over; whether it is up."""
-        return bool(wait_readable([self._read], timeout))
-
-
-class Pipe:
-    """A pipe of single bytes with any number of writers and readers, none of which ever blocks."""
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
-
-    def put(self, byte: bytes) -> None:
-        """Add one byte; nothing if 64 KiB of them wait already."""
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._write, byte)
-
-    def take(self, timeout: float, limit: int = 1) -> bytes:
-        """Up to `limit` bytes, empty if none came within `timeout` seconds."""
-        if wait_readable([self._read], timeout):
-            with contextlib.suppress(BlockingIOError):  # another reader was faster
-                return os.read(self._read, limit)
-        return b""

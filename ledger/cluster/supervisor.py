@@ -5,16 +5,14 @@ It runs no unit and opens no database connection, and it has no thread, so that 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import multiprocessing
 import os
 import signal
-import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import wait as wait_readable
 from typing import Any, Final
 
@@ -25,8 +23,10 @@ from django_q.conf import logger as django_q_log
 
 from ledger import conf, registry, wakeups
 from ledger.cluster import runtime
+from ledger.cluster.companions import Companion
+from ledger.cluster.pipes import Flag
 from ledger.cluster.pool import Pool
-from ledger.cluster.runtime import BIRTH, Drain, Flag, Role
+from ledger.cluster.runtime import BIRTH, Drain, Role
 
 EXIT_DRAINED: Final = 0
 EXIT_LOST_PART: Final = 69
@@ -43,26 +43,6 @@ LINGER_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.25
 
 log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Companion:
-    """A child process that lives and stops with the cluster, such as the web server. SIGTERM asks
-    it to finish, SIGINT to hurry."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-
-
-def start_companion(
-    name: str, args: Sequence[str], env: Mapping[str, str] | None = None
-) -> Companion:
-    """Start a child for `supervise`, in a session of its own: only the main process gets signals
-    of the terminal or the group, and it passes on what it decides. It dies with this process."""
-    return Companion(
-        name,
-        subprocess.Popen(args, env=env, start_new_session=True, preexec_fn=runtime.die_with_parent),
-    )
 
 
 def supervise(workers: int | None = None, companions: Sequence[Companion] = ()) -> int:
