@@ -14,11 +14,11 @@ from django.urls import reverse
 from django.utils.cache import add_never_cache_headers, patch_vary_headers
 
 from dashboard.htmx import HtmxDetails, wants_part
-from ledger.access import APPROVE, OPERATE, READ, list_scopes
+from ledger.access import APPROVE, OPERATE, READ, SUBMIT, list_scopes
 from ledger.errors import LedgerError
 from ledger.events import Actor
 
-ROLE_NAMES = {OPERATE: "operator", APPROVE: "approver", READ: "viewer"}
+ROLE_NAMES = {OPERATE: "operator", SUBMIT: "operator", APPROVE: "approver", READ: "viewer"}
 """The least role that holds a scope, the highest first."""
 
 
@@ -29,6 +29,7 @@ class PageRequest(HttpRequest):
     scopes: frozenset[str]
     role_name: str
     actor: Actor
+    waiting_count: int
 
 
 type View[**P] = Callable[Concatenate[PageRequest, P], HttpResponseBase]
@@ -74,7 +75,7 @@ def _check_scope(request: Any, needed: str) -> HttpResponse | None:
     if not request.user.is_authenticated:
         if wants_part(request):
             return HttpResponse(status=401)
-        back = request.get_full_path() if request.method == "GET" else reverse("dashboard:tasks")
+        back = request.get_full_path() if request.method == "GET" else reverse("dashboard:overview")
         return redirect_to_login(back)
     request.scopes = list_scopes(request.user)
     request.actor = Actor("user", str(request.user.pk))

@@ -10,11 +10,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified, HttpResponseRedirect
 from django.shortcuts import render
+from django_htmx.http import HttpResponseClientRedirect
 from django_htmx.middleware import HtmxDetails
 
-__all__ = ["HtmxDetails", "find_unchanged", "render_page", "wants_part"]
+__all__ = ["HtmxDetails", "find_unchanged", "make_redirect", "render_page", "wants_part"]
 
 
 def wants_part(request: HttpRequest) -> bool:
@@ -30,6 +31,13 @@ def find_unchanged(request: HttpRequest, tag: str) -> HttpResponse | None:
         response["HX-PTag"] = tag
         return response
     return None
+
+
+def make_redirect(request: HttpRequest, path: str) -> HttpResponse:
+    """Go to another page: for htmx the whole page goes there, not the part that asked."""
+    if wants_part(request):
+        return HttpResponseClientRedirect(path)
+    return HttpResponseRedirect(path)
 
 
 def render_page(

@@ -152,7 +152,10 @@ def show_money(ended: Sequence[Ended], span: charts.Span) -> dict[str, Any]:
 
 
 def list_workflow_rows(
-    ended: Sequence[Ended], unfinished: Sequence[Unfinished], span: charts.Span
+    ended: Sequence[Ended],
+    unfinished: Sequence[Unfinished],
+    span: charts.Span,
+    limit: int = WORKFLOWS_SHOWN,
 ) -> list[dict[str, Any]]:
     """The workflow versions with most tasks in the range or under way."""
     done: dict[tuple[str, str], list[Ended]] = collections.defaultdict(list)
@@ -169,6 +172,7 @@ def list_workflow_rows(
             "name": name,
             "version": version,
             "running": sum(one.status == states.RUNNING for one in open_now[name, version]),
+            "unfinished": len(open_now[name, version]),
             "finished": len(done[name, version]),
             "bad": sum(one.status in BAD for one in done[name, version]),
             "median": charts.find_quantile(
@@ -183,7 +187,7 @@ def list_workflow_rows(
             "money": words.say_money(sum(one.cost for one in done[name, version])),
             "bars": span.sum_up((one.ago, 1) for one in done[name, version]),
         }
-        for name, version in busiest[:WORKFLOWS_SHOWN]
+        for name, version in busiest[:limit]
     ]
 
 

@@ -2,13 +2,32 @@
 
 from django.urls import URLPattern, URLResolver, path
 
-from dashboard.views import actions, approvals, artifacts, history, login, task, tasks
+from dashboard.views import (
+    actions,
+    approvals,
+    artifacts,
+    history,
+    legend,
+    login,
+    overview,
+    task,
+    tasks,
+    trouble,
+    workers,
+    workflows,
+)
 
 app_name = "dashboard"
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", tasks.show_tasks, name="tasks"),
+    path("", overview.show_overview, name="overview"),
+    path("stalled/", trouble.show_trouble, name="trouble"),
+    path("workers/", workers.show_workers, name="workers"),
+    path("workflows/", workflows.show_workflows, name="workflows"),
+    path("workflows/<str:name>/", workflows.show_workflow, name="workflow"),
+    path("legend/", legend.show_legend, name="legend"),
     # tasks/
+    path("tasks/", tasks.show_tasks, name="tasks"),
     path("tasks/<uuid:task_id>/", task.show_task, name="task"),
     path("tasks/<uuid:task_id>/outputs/", history.show_outputs, name="outputs"),
     path("tasks/<uuid:task_id>/outputs/<int:seq>/", history.show_output, name="output"),

@@ -8,13 +8,14 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import Http404, HttpResponseBase, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods
 
 from dashboard import shown
 from dashboard.access import PageRequest, allow
 from dashboard.actions import ACTIONS, Action, name_position, take_action
 from dashboard.forms import ActionForm
-from dashboard.htmx import render_page, wants_part
+from dashboard.htmx import make_redirect, render_page, wants_part
 from dashboard.templatetags.longwatch import read_server_time
 from dashboard.views.task import render_task
 from ledger import queries
@@ -41,10 +42,20 @@ def act_on_task(request: PageRequest, task_id: UUID, name: str) -> HttpResponseB
         take_action(action, row, request.actor, values, **read_shown(form))
     except LedgerError as error:
         return refuse(request, action, task_id, form, error)
+    if back := read_back(request):
+        messages.success(request, action.done)
+        return make_redirect(request, back)
     if wants_part(request):
         return render_task(request, task_id, notice=("is-ok", action.done), after_action=True)
     messages.success(request, action.done)
     return HttpResponseRedirect(reverse("dashboard:task", args=[task_id]))
+
+
+def read_back(request: PageRequest) -> str:
+    """The list that the action was taken from: a path of this site, else empty."""
+    back = request.POST.get("back") or request.GET.get("back") or ""
+    safe = back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None)
+    return back if safe else ""
 
 
 def make_form(action: Action, row: Task, data: dict[str, Any] | None = None) -> ActionForm:
@@ -88,6 +99,7 @@ def ask_first(
         "task": task,
         "action": action,
         "form": form,
+        "back": read_back(request),
         "obstacle": action.find_obstacle(row),
         "superseding": shown.count_superseding(row, form.steps) if "to_step" in form.fields else [],
     }

@@ -54,9 +54,9 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 
 
 def choose_goal(request: HttpRequest) -> str:
-    """Where to go after signing in: `next` when it is a path of this host, else the task list."""
+    """Where to go after signing in: `next` when it is a path of this host, else the overview."""
     goal = request.POST.get("next") or request.GET.get("next") or ""
     safe = goal.startswith("/") and url_has_allowed_host_and_scheme(
         goal, allowed_hosts=None, require_https=request.is_secure()
     )
-    return goal if safe else reverse("dashboard:tasks")
+    return goal if safe else reverse("dashboard:overview")

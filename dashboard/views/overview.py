@@ -8,12 +8,11 @@ from typing import Any
 from django.http import HttpResponseBase
 from django.views.decorators.http import require_safe
 
-from dashboard import charts, words
+from dashboard import charts
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import find_unchanged, render_page
 from dashboard.overview import RANGES, load_overview
 from dashboard.templatetags.longwatch import read_server_time
-from ledger import states
 from ledger.access import READ
 
 
@@ -36,18 +35,3 @@ def make_tag(context: dict[str, Any]) -> str:
     groups = [(group.heading, [row.pk for row in group.rows]) for group in context["groups"]]
     seen = [value for name, value in context.items() if name != "groups"]
     return hashlib.sha256(repr([groups, seen]).encode()).hexdigest()[:16]
-
-
-@require_safe
-@allow(READ)
-def show_legend(request: PageRequest) -> HttpResponseBase:
-    """What every shape, reason and key means."""
-    context = {
-        "section": "legend",
-        "statuses": [(words.LOOKS[status], words.MEANINGS[status]) for status in states.STATUSES],
-        "others": [(look, look.note) for look in (words.STALLED, words.LOST, words.NO_WORKER)],
-        "events": words.EVENTS,
-        "reasons": [(code, text) for code, text in words.REASONS.items()],
-        "keys": words.KEYS,
-    }
-    return render_page(request, "dashboard/legend.html", context)

@@ -160,6 +160,11 @@ class Task(models.Model):
             ),
             models.Index(fields=["created_at", "id"], name="longwatch_task_created"),
             models.Index(fields=["status", "created_at", "id"], name="longwatch_task_status"),
+            models.Index(
+                fields=["finished_at"],
+                condition=Q(finished_at__isnull=False),
+                name="longwatch_task_finished",
+            ),
         )
         constraints = (
             models.CheckConstraint(

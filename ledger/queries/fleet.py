@@ -82,14 +82,18 @@ def describe_known() -> list[dict[str, Any]]:
     ]
 
 
-def load_fleet() -> Fleet:
-    """The fleet as of now: one query."""
-    rows = list(_live_workers().values_list("knows", flat=True))
+def build_fleet(described: Sequence[list[dict[str, Any]]]) -> Fleet:
+    """A fleet from what each live worker says that it knows."""
     knows: dict[Key, Known] = {}
-    for entry in (entry for row in rows for entry in row):
+    for entry in (entry for one in described for entry in one):
         known = Known(entry["steps"], entry["digest"])
         knows.setdefault((entry["workflow"], entry["version"]), known).workers += 1
-    return Fleet(len(rows), knows)
+    return Fleet(len(described), knows)
+
+
+def load_fleet() -> Fleet:
+    """The fleet as of now: one query."""
+    return build_fleet(list(list_live_workers().values_list("knows", flat=True)))
 
 
 def find_workflow(name: str, version: str | None = None) -> Workflow:
@@ -111,7 +115,7 @@ def find_workflow(name: str, version: str | None = None) -> Workflow:
 
 def count_workers() -> int:
     """How many workers beat."""
-    return _live_workers().count()
+    return list_live_workers().count()
 
 
 def list_workers(limit: int = DEFAULT_LIMIT) -> Page[dict[str, Any]]:
@@ -139,9 +143,14 @@ def _live_seconds() -> float:
     return MISSED_BEATS * conf.load().heartbeat_seconds
 
 
-def _live_workers() -> QuerySet[Worker]:
-    alive = Q(stopped_at__isnull=True, seen_at__gt=clock.now(-_live_seconds()))
-    return Worker.objects.filter(alive).order_by()
+def is_live() -> Q:
+    """True for a worker that beats."""
+    return Q(stopped_at__isnull=True, seen_at__gt=clock.now(-_live_seconds()))
+
+
+def list_live_workers() -> QuerySet[Worker]:
+    """The workers that beat, in no order."""
+    return Worker.objects.filter(is_live()).order_by()
 
 
 def _show_worker(row: Worker, tasks: list[str], line: dt.datetime) -> dict[str, Any]:

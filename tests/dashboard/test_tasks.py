@@ -36,7 +36,7 @@ def read_poll(response: Any) -> tuple[str, str]:
 
 
 def test_an_empty_ledger_says_how_to_fill_it(operator: Client) -> None:
-    text = operator.get("/").content.decode()
+    text = operator.get("/tasks/").content.decode()
     assert "No tasks yet" in text
     assert "manage.py submit" in text
     assert "Nothing waits for a person." in text
@@ -51,9 +51,9 @@ def test_every_status_is_said_in_words(operator: Client, three: Workflow) -> Non
     for status, word in words.items():
         workflow = make_workflow(f"w-{status}")
         task = make_in(status, workflow)
-        row = operator.get("/", {"q": str(task.id)}).content.decode()
+        row = operator.get("/tasks/", {"q": str(task.id)}).content.decode()
         assert f"</svg>{word}</span>" in row
-    text = operator.get("/").content.decode()
+    text = operator.get("/tasks/").content.decode()
     assert "every retry of one unit failed" in text
     assert "for a person&#x27;s answer" in text
     assert "no worker is running" in text
@@ -63,21 +63,21 @@ def test_a_tab_opens_as_many_as_it_counts(operator: Client) -> None:
     for status in states.STATUSES:
         make_in(status, make_workflow(f"w-{status}"))
     submit(make_workflow("w-more"))
-    text = operator.get("/").content.decode()
+    text = operator.get("/tasks/").content.decode()
     for name, (label, _) in VIEWS.items():
         count = re.search(rf">{label} <span class=\"n\">(\d+)</span>", text)
         assert count
-        rows = read_rows(operator.get("/", {"status": name} if name else {}))
+        rows = read_rows(operator.get("/tasks/", {"status": name} if name else {}))
         assert len(rows) == int(count[1]) > 0
 
 
 def test_the_attention_line_links_to_what_it_counts(operator: Client) -> None:
     make_in(states.DEAD, make_workflow("w-dead"))
     make_in(states.WAITING, make_workflow("w-wait"))
-    text = operator.get("/").content.decode()
+    text = operator.get("/tasks/").content.decode()
     assert '<b class="num">1</b> gave up' in text
     assert '<b class="num">1</b> waiting for an answer' in text
-    assert len(read_rows(operator.get("/?status=dead"))) == 1
+    assert len(read_rows(operator.get("/tasks/?status=dead"))) == 1
 
 
 @pytest.mark.parametrize("query", [{"status": "dead!"}, {"cursor": "x"}, {"cursor": "9" * 40}])
@@ -85,7 +85,7 @@ def test_a_bad_filter_is_answered_in_words(
     operator: Client, three: Workflow, query: dict[str, str]
 ) -> None:
     submit(three)
-    response = operator.get("/", query)
+    response = operator.get("/tasks/", query)
     assert response.status_code == 422
     assert b"All tasks are shown." in response.content
     assert len(read_rows(response)) == 1
@@ -93,30 +93,30 @@ def test_a_bad_filter_is_answered_in_words(
 
 def test_search_finds_titles_and_ids(operator: Client, three: Workflow) -> None:
     one, other = submit(three, title="Ferry timetables"), submit(three, title="Water rights")
-    assert read_rows(operator.get("/", {"q": "ferry"})) == [str(one.id)]
-    assert read_rows(operator.get("/", {"q": str(other.id)})) == [str(other.id)]
-    assert b"No task matches" in operator.get("/", {"q": "harbour"}).content
+    assert read_rows(operator.get("/tasks/", {"q": "ferry"})) == [str(one.id)]
+    assert read_rows(operator.get("/tasks/", {"q": str(other.id)})) == [str(other.id)]
+    assert b"No task matches" in operator.get("/tasks/", {"q": "harbour"}).content
 
 
 def test_a_hostile_title_is_text(operator: Client, three: Workflow) -> None:
     submit(three, title='<script>alert(1)</script>"><hx-partial hx-target="body">')
-    text = operator.get("/").content.decode()
+    text = operator.get("/tasks/").content.decode()
     assert "<script>alert" not in text
     assert "<hx-partial" not in text
 
 
 def test_older_tasks_are_a_page_away(operator: Client, three: Workflow) -> None:
     made = [str(submit(three).id) for _ in range(53)]
-    first = operator.get("/")
+    first = operator.get("/tasks/")
     assert read_rows(first) == made[:2:-1]
     older = re.search(r'href="\?(cursor=[^"]+)">Older', first.content.decode())
     assert older
-    assert read_rows(operator.get(f"/?{older[1]}")) == made[2::-1]
+    assert read_rows(operator.get(f"/tasks/?{older[1]}")) == made[2::-1]
 
 
 def test_an_unchanged_poll_is_a_304_without_a_body(operator: Client, three: Workflow) -> None:
     task = submit(three)
-    path, tag = read_poll(operator.get("/"))
+    path, tag = read_poll(operator.get("/tasks/"))
     poll = operator.get(path, headers=PART | {"HX-PTag": tag})
     assert (poll.status_code, poll.content, poll["HX-PTag"]) == (304, b"", tag)
     operators.cancel_task(task.id, actor=OPERATOR)
@@ -129,18 +129,18 @@ def test_an_unchanged_poll_is_a_304_without_a_body(operator: Client, three: Work
 
 def test_new_tasks_are_counted_and_push_nothing_down(operator: Client, three: Workflow) -> None:
     shown = [str(submit(three).id) for _ in range(2)][::-1]
-    path, tag = read_poll(operator.get("/"))
+    path, tag = read_poll(operator.get("/tasks/"))
     new = submit(three)
     poll = operator.get(path, headers=PART | {"HX-PTag": tag})
     assert read_rows(poll) == shown
     assert "1 new" in poll.content.decode()
-    assert str(new.id) in read_rows(operator.get("/"))
+    assert str(new.id) in read_rows(operator.get("/tasks/"))
 
 
 def test_time_alone_changes_what_is_shown(operator: Client, three: Workflow) -> None:
     task = submit(three, stall_after=20.0)
     claim(three)
-    path, tag = read_poll(operator.get("/"))
+    path, tag = read_poll(operator.get("/tasks/"))
     clock.offset = 25.0
     poll = operator.get(path, headers=PART | {"HX-PTag": tag})
     assert poll.status_code == 200
@@ -155,7 +155,7 @@ def test_the_list_takes_few_queries(
     for _ in range(20):
         submit(three)
     with django_assert_max_num_queries(12):
-        path, tag = read_poll(operator.get("/"))
+        path, tag = read_poll(operator.get("/tasks/"))
     with django_assert_max_num_queries(12):
         operator.get(path, headers=PART | {"HX-PTag": tag})
 
@@ -164,7 +164,7 @@ def test_the_filter_survives_a_poll_and_a_page(operator: Client, three: Workflow
     for number in range(52):
         submit(three, title=f"Ferry {number}")
     submit(three, title="Water")
-    page = operator.get("/", {"q": "ferry", "status": "queued"})
+    page = operator.get("/tasks/", {"q": "ferry", "status": "queued"})
     path, _ = read_poll(page)
     assert "q=ferry" in path
     assert "status=queued" in path

@@ -26,7 +26,7 @@ class Modernise(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     distribution: Annotated[str, Field(max_length=200)] | None = None
-    archive: UUID | None = None
+    archive: Annotated[UUID, Field(json_schema_extra={"format": "artifact"})] | None = None
     rules: Annotated[list[Rule], Field(min_length=1, max_length=50)] = list(RULES)
     target: Annotated[str, Field(pattern=r"^py3(7|8|9|1[0-4])$")] = TARGET
     batch_size: Annotated[int, Field(ge=1, le=500)] = 6

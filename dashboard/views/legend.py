@@ -1,0 +1,57 @@
+"""What every shape, reason and key of the pages means."""
+
+from __future__ import annotations
+
+from django.http import HttpResponseBase
+from django.views.decorators.http import require_safe
+
+from dashboard import words
+from dashboard.access import PageRequest, allow
+from dashboard.htmx import render_page
+from ledger import states
+from ledger.access import READ
+
+MEANINGS = {
+    states.QUEUED: "Ready; the next free worker that knows its workflow takes it.",
+    states.SCHEDULED: "Not before a time: a timer, or a pause after a failure.",
+    states.RUNNING: "A worker holds it for one unit of work, by a lease that it renews.",
+    states.WAITING: "For a person, a signal or its children. It holds no worker.",
+    states.PAUSED: "By an operator, or because its step is not in this version.",
+    states.COMPLETED: "Every step is done.",
+    states.FAILED: "The workflow itself ended it, or a person rejected its request.",
+    states.DEAD: "A bound is used up. A person must look: retry, restart, extend the limit.",
+    states.CANCELLED: "Ended by an operator or by its parent. It can't be taken up again.",
+}
+OTHERS = (
+    (words.STALLED, "Running, the lease is alive, but no unit ended and nothing was reported."),
+    (words.LOST, "Its lease ran out: the worker is gone. It is queued again by itself."),
+    (words.NO_WORKER, "Queued, but no live worker knows this version of its workflow."),
+    (words.EVENTS["repaired"], "The work was wrong, so it is done again from an earlier step."),
+)
+KEYS = (
+    ("g o", "Overview"),
+    ("g t", "Tasks"),
+    ("g a", "Approvals"),
+    ("g s", "Stalled, gave up"),
+    ("g w", "Workers"),
+    ("g f", "Workflows"),
+    ("/", "To the filter of a list; Esc leaves it"),
+    ("l", "Pause live updates, or go on"),
+    ("?", "This page"),
+)
+"""None of them changes anything: a key never approves, cancels or restarts."""
+
+
+@require_safe
+@allow(READ)
+def show_legend(request: PageRequest) -> HttpResponseBase:
+    """The page; nothing on it changes."""
+    context = {
+        "section": "legend",
+        "statuses": [(words.LOOKS[status], text) for status, text in MEANINGS.items()],
+        "others": OTHERS,
+        "reasons": words.REASONS.items(),
+        "events": words.EVENTS.values(),
+        "keys": [(keys.split(), text) for keys, text in KEYS],
+    }
+    return render_page(request, "dashboard/legend.html", context)

@@ -1,0 +1,112 @@
+"""What needs a person or a worker. One set of rows for each kind serves its count and its list."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from typing import Any
+
+from django.core.exceptions import EmptyResultSet
+from django.db import connection
+from django.db.models import F, Model, Q, QuerySet
+
+from ledger import clock, sql, states
+from ledger.models import Approval, Task
+from ledger.models.approvals import OPEN
+from ledger.queries.fleet import Fleet
+from ledger.queries.tasks import COUNT_CAP, LARGE, IsStalled
+
+APPROVALS, STALLED, LOST, NO_WORKER, GAVE_UP = (
+    "approvals", "stalled", "lost", "no-worker", "gave-up",
+)  # fmt: skip
+TASK_KINDS = (STALLED, LOST, NO_WORKER, GAVE_UP)
+FOR_PEOPLE = (APPROVALS, STALLED, NO_WORKER, GAVE_UP)
+"""A lost task is queued again by a sweep; the others stay as they are until somebody acts."""
+
+SINCE = {
+    APPROVALS: "requested_at",
+    STALLED: "last_progress_at",
+    LOST: "lease_until",
+    NO_WORKER: "available_at",
+    GAVE_UP: "finished_at",
+}
+"""The column that says since when."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trouble:
+    """How many there are of a kind (up to COUNT_CAP), since when, and for approvals until when."""
+
+    count: int = 0
+    first: dt.datetime | None = None
+    last: dt.datetime | None = None
+    until: dt.datetime | None = None
+
+
+def select_trouble(kind: str, unknown: frozenset[tuple[str, str]]) -> QuerySet[Any]:
+    """The rows of a kind. `unknown`: queued workflow versions that no live worker knows."""
+    if kind == APPROVALS:
+        return Approval.objects.filter(status=OPEN)
+    tasks = Task.objects.all()
+    if kind == STALLED:
+        return tasks.filter(IsStalled(), status=states.RUNNING, lease_until__gte=clock.now())
+    if kind == LOST:
+        return tasks.filter(status=states.RUNNING, lease_until__lt=clock.now())
+    if kind == GAVE_UP:
+        return tasks.filter(status=states.DEAD)
+    any_of = Q(pk__in=())
+    for workflow, version in sorted(unknown):
+        any_of |= Q(workflow=workflow, workflow_version=version)
+    return tasks.filter(any_of, status=states.QUEUED)
+
+
+def list_unknown(fleet: Fleet) -> frozenset[tuple[str, str]]:
+    """The (workflow, version) of queued tasks that no live worker knows."""
+    waiting = {(workflow, version) for _, workflow, version in sql.list_groups()}
+    return frozenset(pair for pair in waiting if fleet.find_obstacle(*pair))
+
+
+def count_trouble(unknown: frozenset[tuple[str, str]]) -> dict[str, Trouble]:
+    """Every kind in one statement, each counted up to COUNT_CAP."""
+    parts, values = [], []
+    for kind, since in SINCE.items():
+        until = "expires_at" if kind == APPROVALS else since
+        rows = _compile_rows(select_trouble(kind, unknown), since, until)
+        if rows is None:
+            continue
+        parts.append(
+            "SELECT %s, count(*), min(since), max(since), min(until) "
+            f"FROM ({rows[0]} LIMIT {COUNT_CAP}) AS capped"
+        )
+        values += [kind, *rows[1]]
+    with connection.cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(parts), values)
+        found = cursor.fetchall()
+    counts = {kind: Trouble(n, *(_read_time(at) for at in times)) for kind, n, *times in found}
+    return {kind: counts.get(kind, Trouble()) for kind in SINCE}
+
+
+def list_trouble(kind: str, unknown: frozenset[tuple[str, str]], limit: int = 200) -> list[Task]:
+    """The task rows of a kind without their large columns; who waits longest comes first, of
+    those that gave up the last one.
+    """
+    rows = select_trouble(kind, unknown).annotate(stalled=IsStalled()).defer(*LARGE)
+    order = f"-{SINCE[kind]}" if kind == GAVE_UP else SINCE[kind]
+    return list(rows.order_by(order, "id")[:limit])
+
+
+def _compile_rows[M: Model](
+    rows: QuerySet[M], since: str, until: str
+) -> tuple[str, tuple[Any, ...]] | None:
+    """The statement behind `rows` as columns `since` and `until`; None when it finds nothing."""
+    columns = {"since": F(since), "until": F(until)}
+    query = rows.order_by().annotate(**columns).values_list(*columns).query
+    try:
+        statement, values = query.sql_with_params()
+    except EmptyResultSet:
+        return None
+    return statement, values
+
+
+def _read_time(value: Any) -> dt.datetime | None:
+    return None if value is None else clock.parse(value)
