@@ -105,9 +105,14 @@ def clean_text(value: object, limit: int = MAX_TEXT) -> str:
     try:
         text = value if isinstance(value, str) else str(value)
     except BaseException as error:
-        text = f"<{type(value).__name__} that can't be printed: {type(error).__name__}>"
+        text = f"<{name_type(value)} that can't be printed: {name_type(error)}>"
     if len(text) > limit:
         half = limit // 2 - 20
         text = f"{text[:half]} … {len(text) - 2 * half} characters … {text[-half:]}"
     text = text.replace("\x00", "\\x00")
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def name_type(value: object) -> str:
+    """The name of a value's type, past a metaclass that says otherwise, or raises."""
+    return str(vars(type)["__name__"].__get__(type(value)))

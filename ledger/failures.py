@@ -7,7 +7,7 @@ import traceback
 from typing import Any
 
 from ledger import secrets
-from ledger.canonical import clean_text
+from ledger.canonical import clean_text, name_type
 from ledger.sql import Claimed
 
 MAX_FRAMES = 20
@@ -19,7 +19,7 @@ def describe_failure(error: BaseException, held: Claimed) -> dict[str, Any]:
     Never raises: `__str__` may raise, hold NULs or be 50 MB long. The fingerprint groups failures
     of one kind: the type and the innermost frames, without the message, which may hold ids.
     """
-    kind = type(error).__name__
+    kind = name_type(error)
     frames = _list_frames(error)
     places = [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.name}" for frame in frames[-3:]]
     fingerprint = hashlib.sha256("|".join([kind, *places]).encode("utf-8", "replace")).hexdigest()

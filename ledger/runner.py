@@ -137,11 +137,7 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
     sign = engine.heart.hold(held, step.timeout)
     ctx = Context(held, workflow, step, sign)
     try:
-        value = _call_step(step, ctx, engine, sign)
-        outcome = workflows.normalise(value, workflow, step)
-        plan = settling.plan_outcome(engine, held, ctx, workflow, step, outcome)
-    except BaseException as error:
-        plan = _plan_failure(held, ctx, step, error)
+        plan = _run_step(engine, held, ctx, workflow, step, sign)
     finally:
         left_open = close_left_open()
     if left_open:
@@ -152,13 +148,26 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
         engine.heart.drop()
 
 
-def _call_step(step: Step, ctx: Context, engine: Engine, sign: Any) -> Any:
-    """The step's own code, between its soft and its hard stop."""
+def _run_step(
+    engine: Engine, held: Claimed, ctx: Context, workflow: Workflow, step: Step, sign: Any
+) -> settling.Plan:
+    """The step's own code and what comes of it, between its soft and its hard stop.
+
+    Both, because what a step returned or raised may run its code as well, or hang in it: an
+    exception's `__str__`, a dict of its own.
+    """
     margin = engine.tunables.unit_margin_seconds
     try:
         with unit_deadline(step.timeout, margin, keep=engine.resident) as deadline:
             sign.interrupt = deadline.interrupt
-            return _call_in_this_process(step, ctx)
+            try:
+                value = _call_in_this_process(step, ctx)
+                outcome = workflows.normalise(value, workflow, step)
+                return settling.plan_outcome(engine, held, ctx, workflow, step, outcome)
+            except BaseException as error:
+                return _plan_failure(held, ctx, step, error)
+    except BaseException as error:  # the soft stop, on its way through the lines above
+        return _plan_failure(held, ctx, step, error)
     finally:
         sign.interrupt = None
 
@@ -177,9 +186,7 @@ def _call_in_this_process(step: Step, ctx: Context) -> Any:
             os._exit(0)
 
 
-def _plan_failure(
-    held: Claimed, ctx: Context, step: Step, error: BaseException
-) -> Callable[[], Claimed | None]:
+def _plan_failure(held: Claimed, ctx: Context, step: Step, error: BaseException) -> settling.Plan:
     """What an exception of the step means, as the write that settles it."""
     attempt = holder.Attempt(
         describe_failure(error, held), ctx.log_tail(), ctx.spent_tokens, ctx.spent_nano
@@ -208,7 +215,7 @@ def _plan_failure(
     return lambda: settling.fail_attempt(held, attempt, step)
 
 
-def _plan_stop(held: Claimed, reason: str) -> Callable[[], Claimed | None]:
+def _plan_stop(held: Claimed, reason: str) -> settling.Plan:
     """The unit was ended from outside: nothing to write without a lease, else give it back."""
     settling.forget_connections()
     if reason == "lease_lost":

@@ -173,7 +173,8 @@ def settle(engine: Engine, held: Claimed, plan: Plan) -> Claimed | None:
     """Carry `plan` out, however long the database is away; returns what this worker holds next.
 
     A commit whose answer was lost may or may not have happened: before each new try the ledger
-    is asked. Refused by the database for good (a value it can't hold) is a failed attempt.
+    is asked. Refused for good (a value that the database or its driver can't hold) is a failed
+    attempt.
     """
     fence = held.fence
     waited = 0.05
@@ -186,7 +187,7 @@ def settle(engine: Engine, held: Claimed, plan: Plan) -> Claimed | None:
         except LedgerError as error:
             log.info("task %s: %s", held.task_id, error)
             return None
-        except (DatabaseError, InterfaceError) as error:
+        except Exception as error:
             if not sql.is_outage(error):
                 _settle_refused(held, error)
                 return None
@@ -207,8 +208,8 @@ def settle(engine: Engine, held: Claimed, plan: Plan) -> Claimed | None:
 
 
 def _settle_refused(held: Claimed, error: Exception) -> None:
-    """The database refuses the write itself: a charged attempt with its words, never a loop."""
-    log.error("task %s: the ledger refused its output: %s", held.task_id, error)
+    """The write itself is refused: a charged attempt with the reason, never a loop."""
+    log.error("task %s: the ledger refused its output", held.task_id, exc_info=error)
     attempt = holder.Attempt(describe_failure(error, held))
     step = workflows.get(held.workflow, held.workflow_version)
     try:

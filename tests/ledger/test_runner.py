@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -135,6 +136,58 @@ def test_any_exception_is_a_counted_attempt(run: Callable[..., Task], error: Bas
     assert (task.status, task.status_reason, task.attempts) == ("dead", "retries_exhausted", 4)
     assert task.error["type"] == type(error).__name__
     assert kinds(task).count("attempt_failed") == 4
+
+
+class NamelessMeta(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise ValueError("no name")
+
+
+class Nameless(Exception, metaclass=NamelessMeta):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_an_exception_that_cannot_be_described_is_a_counted_attempt(
+    run: Callable[..., Task],
+) -> None:
+    def broken(ctx: Any) -> Any:
+        raise Nameless
+
+    task = run(broken)
+    assert (task.status, task.status_reason, task.attempts) == ("dead", "retries_exhausted", 4)
+    assert task.error["type"] == "Nameless"
+    assert "can't be printed" in task.error["message"]
+
+
+class Hanging(Exception):
+    def __str__(self) -> str:
+        while True:
+            time.sleep(0.01)
+
+
+class HangingDict(dict[str, Any]):
+    def items(self) -> Any:
+        while True:
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["error", "output"])
+def test_what_a_step_leaves_is_read_within_its_deadline(kind: str) -> None:
+    def leave(ctx: Any) -> Any:
+        if kind == "error":
+            raise Hanging
+        return {"value": HangingDict(a=1)}
+
+    workflow = Workflow("leaves")
+    workflow.step(leave, timeout=0.2, retries=0)
+    with registered(workflow):
+        task = submit(workflow)
+        drive()
+    task.refresh_from_db()
+    assert (task.status, task.status_reason) == ("dead", "retries_exhausted")
+    assert task.error["type"] == ("Hanging" if kind == "error" else "UnitTimeout")
 
 
 def test_fail_ends_the_task_at_once(run: Callable[..., Task]) -> None:
