@@ -29,7 +29,7 @@ def kinds(task: Task) -> list[str]:
     return list(task.events.values_list("kind", flat=True))
 
 
-def test_a_killed_workers_unit_runs_again_within_a_lease_and_two_seconds(
+def test_a_killed_workers_unit_runs_again_soon_after_its_lease_is_over(
     start_site: StartSite,
 ) -> None:
     with start_site() as cluster:
@@ -38,7 +38,7 @@ def test_a_killed_workers_unit_runs_again_within_a_lease_and_two_seconds(
         cluster.signal(SIGKILL, first.pid)
         killed = time.time()
         _, second = cluster.wait_for_attempts(2, "work")
-        assert second.at - killed < 5
+        assert second.at - killed < 10, "3 to 4 s on an idle machine"
         wait_for_status(task, "completed")
         assert len(cluster.read_sink("work", 0)) == 2
         assert len(cluster.read_sink("work", 1)) == 1
