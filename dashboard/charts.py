@@ -59,7 +59,8 @@ class Span:
             at = first + bucket * self.size
             if at % self.tick == 0 and 0 < bucket < self.count - 1:
                 moment = dt.datetime.fromtimestamp(at, dt.UTC)
-                text = f"{moment:%a}" if self.tick >= DAY else f"{moment:%H:%M}"
+                form = "%a" if self.tick >= DAY else "%H" if self.size >= 3_600 else "%H:%M"
+                text = moment.strftime(form)
                 ticks.append((100 * (bucket + 0.5) / self.count, text))
         return ticks
 

@@ -126,7 +126,7 @@ def show_duration(ended: Sequence[Ended], span: charts.Span) -> dict[str, Any]:
         "high": high,
         "says": says,
         "ticks": span.list_ticks(),
-        "top": f"{duration(top)}" if every else "",
+        "top": duration(top).removesuffix(" 00 s") if every else "",
         "bars": [],
         "curves": charts.draw_curve(highs, "l-high", top)
         + charts.draw_curve(medians, "l-mid", top),

@@ -97,7 +97,38 @@
     }
   }
 
+  // Keys go places and change nothing else. Never while typing, and not with a switch set to off.
+  const keysOff = () => localStorage.getItem("longwatch-keys") === "off";
+  let goUntil = 0;
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest("input, textarea, select, [contenteditable]");
+    if (event.key === "Escape" && typing?.type === "search") typing.blur();
+    if (typing || event.ctrlKey || event.metaKey || event.altKey || find("dialog")?.open || keysOff()) return;
+    const going = Date.now() < goUntil;
+    goUntil = event.key === "g" ? Date.now() + 1500 : 0;
+    const goal = going ? document.querySelector(`.side a[data-key="${CSS.escape(event.key)}"]`) : null;
+    if (goal) goal.click();
+    else if (event.key === "?") document.querySelector('.side a[data-key="?"]')?.click();
+    else if (event.key === "l") find("live-pause")?.click();
+    else if (event.key === "/" && document.querySelector("input[type=search]")) {
+      event.preventDefault();
+      document.querySelector("input[type=search]").focus();
+    }
+  });
+
+  function showKeys() {
+    const button = find("keys-off");
+    if (!button) return;
+    button.hidden = false;
+    button.textContent = keysOff() ? "Switch these keys on" : "Switch these keys off";
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
+    find("keys-off")?.addEventListener("click", () => {
+      localStorage.setItem("longwatch-keys", keysOff() ? "on" : "off");
+      showKeys();
+    });
+    showKeys();
     find("dialog")?.addEventListener("close", (event) => event.target.replaceChildren());
     showLive();
     tick();
