@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
 
 from dashboard import words
 from ledger import queries, registry, states
@@ -140,14 +141,20 @@ def _name_actor(actor: str, users: dict[str, str], tokens: dict[str, str]) -> st
 
 def _name_users(keys: set[str]) -> dict[str, str]:
     model = get_user_model()
-    if not keys:
+    known = {key for key in keys if _is_key(model, key)}
+    if not known:
         return {}
-    field = model.USERNAME_FIELD
+    found = model._default_manager.filter(pk__in=known)
+    return {str(key): str(name) for key, name in found.values_list("pk", model.USERNAME_FIELD)}
+
+
+def _is_key(model: Any, key: str) -> bool:
+    """Whether it can be a user's: not one of another user model, or made up by other code."""
     try:
-        found = model._default_manager.filter(pk__in=keys).values_list("pk", field)
-        return {str(key): str(name) for key, name in found}
-    except ValueError:  # a key of another user model than today's
-        return {}
+        model._meta.pk.to_python(key)
+    except (ValueError, ValidationError):
+        return False
+    return True
 
 
 def count_superseding(row: Task, names: Sequence[str]) -> list[tuple[str, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.core import checks
 
 
 class LedgerConfig(AppConfig):
@@ -15,5 +16,7 @@ class LedgerConfig(AppConfig):
     def ready(self) -> None:
         """Check the tunables once, at start: a bad one must not first show up in a worker."""
         from ledger import conf
+        from ledger.checks import check_project
 
         conf.load()
+        checks.register(check_project)

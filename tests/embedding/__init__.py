@@ -1,0 +1,1 @@
+"""A foreign project takes the wheel in."""
