@@ -64,6 +64,7 @@ def test_what_is_not_there_is_404(api: Api, key: str) -> None:
 def test_unknown_paths_and_methods_are_problems(api: Api) -> None:
     api.get("/nothing").expect_problem(404, "not_found")
     api.get("").expect_problem(404, "not_found")
+    api.post("/tasks/nothing/of/it", {}).expect_problem(404, "not_found")
     answer = api.post("/workers", {})
     answer.expect_problem(405, "method_not_allowed")
     assert answer.headers["Allow"] == "GET"
