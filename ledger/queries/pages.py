@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db.models import Count, F, Max, Q, Subquery, Sum
 
-from ledger import clock
+from ledger import clock, conf, states
 from ledger.conf import format_money
 from ledger.errors import NotFound, TaskNotFound
 from ledger.models import ApiToken, Approval, Event, StepOutput, Task
@@ -25,6 +25,11 @@ MAX_WAITING = 200
 
 
 TIMERS = ("scheduled", "promoted")
+
+STOP_AFTER = 10.0
+"""A unit has so many seconds to end by itself after a cancel was asked; then it may be stopped."""
+
+RUNS_READ = 2_000
 
 MAX_FRESH = 100
 """New tasks are counted up to here; a page that stood for so long is loaded again anyway."""
@@ -45,20 +50,60 @@ class StepSum:
 
 
 def read_tag(task_id: UUID) -> str:
-    """The polling tag `revision.beat`, with `.stalled` or `.lost` when time alone made it so.
-
-    Raises TaskNotFound.
-    """
-    row = (
-        Task.objects.filter(pk=task_id)
-        .annotate(stalled=IsStalled(), lost=Q(lease_until__lt=clock.now()))
-        .values("revision", "beat", "stalled", "lost")
-        .first()
-    )
+    """The polling tag of a task; see `make_tag`. Raises TaskNotFound."""
+    columns = "revision beat status lease_until cancel_requested updated_at".split()
+    rows = Task.objects.annotate(stalled=IsStalled(), read_at=clock.now()).only(*columns)
+    row = rows.filter(pk=task_id).first()
     if row is None:
         raise TaskNotFound(task_id)
-    late = ".lost" if row["lost"] else ".stalled" if row["stalled"] else ""
-    return f"{row['revision']}.{row['beat']}{late}"
+    return make_tag(row)
+
+
+def make_tag(row: Task) -> str:
+    """`revision.beat`, and what time alone has made of a running task since.
+
+    That is `.lost`, `.late` or `.stalled`, and `.stop` once it may be stopped. Of a row with
+    `read_at` and `stalled`.
+    """
+    late = "stalled" if getattr(row, "stalled", False) else ""
+    if (left := seconds_left(row)) is not None and left < count_warning():
+        late = "late" if left > 0 else "lost"
+    parts = [str(row.revision), str(row.beat), late, "stop" if may_stop(row) else ""]
+    return ".".join(part for part in parts if part)
+
+
+def seconds_left(row: Task) -> float | None:
+    """Of a lease, by the database's clock; None without one."""
+    read_at: dt.datetime = getattr(row, "read_at")  # noqa: B009  an annotation, not a column
+    return None if row.lease_until is None else (row.lease_until - read_at).total_seconds()
+
+
+def count_warning() -> float:
+    """A lease that has fewer seconds left than this missed a beat, and is counted down."""
+    tunables = conf.load()
+    return min(15.0, tunables.lease_seconds - 2 * tunables.heartbeat_seconds)
+
+
+def may_stop(row: Task) -> bool:
+    """True when a unit goes on STOP_AFTER seconds after somebody asked to cancel."""
+    read_at: dt.datetime = getattr(row, "read_at")  # noqa: B009
+    waits = row.status == states.RUNNING and row.cancel_requested
+    # The request was the last thing that anybody wrote: a checkpoint would have ended the task.
+    return waits and (read_at - row.updated_at).total_seconds() >= STOP_AFTER
+
+
+def list_runs(workflow: str, version: str, limit: int = 20) -> list[float]:
+    """Working seconds of the last completed runs of a version, waiting and pauses not counted.
+
+    Looked for among the tasks that ended last: a rare workflow is not worth a scan of all.
+    """
+    latest = Task.objects.filter(finished_at__isnull=False).order_by("-finished_at")
+    rows = Task.objects.filter(
+        pk__in=latest.values("pk")[:RUNS_READ], status=states.COMPLETED, workflow=workflow,
+        workflow_version=version, wall_left__isnull=False,
+    )  # fmt: skip
+    columns = rows.order_by("-finished_at").values_list("limit_wall", "wall_left")
+    return [max(0.0, limit_wall - left) for limit_wall, left in columns[:limit]]
 
 
 def list_from(

@@ -112,8 +112,9 @@ class TaskFilter:
 
 
 def find_task(task_id: UUID) -> Task:
-    """The row itself, with `stalled` added. Raises TaskNotFound."""
-    row = Task.objects.annotate(stalled=IsStalled()).filter(pk=task_id).first()
+    """The row itself, with `stalled` and the time of the look, `read_at`. Raises TaskNotFound."""
+    rows = Task.objects.annotate(stalled=IsStalled(), read_at=clock.now())
+    row = rows.filter(pk=task_id).first()
     if row is None:
         raise TaskNotFound(task_id)
     return row
