@@ -12,6 +12,7 @@ AUTH_USER_MODEL = "shop.Customer"
 USE_TZ = True
 TIME_ZONE = "Europe/Berlin"
 LANGUAGE_CODE = "de"
+USE_THOUSAND_SEPARATOR = True
 STATIC_URL = "/static/"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 

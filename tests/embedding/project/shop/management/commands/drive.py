@@ -1,6 +1,7 @@
 """The web side of the shop, in a process of its own: buys, fails to buy, approves, looks."""
 
 import json
+import re
 import time
 
 from django.contrib.auth import get_user_model
@@ -62,6 +63,7 @@ def look(browser, person, task):
     browser.force_login(person)
     assert browser.get("/longwatch/").status_code == 403  # in no role yet
     person.groups.add(Group.objects.get(name="operator"))
+    steer(browser)
     for path in ("/longwatch/", f"/longwatch/tasks/{task}/", "/longwatch/approvals/"):
         page = browser.get(path)
         assert page.status_code == 200, (path, page.status_code)
@@ -80,6 +82,19 @@ def look(browser, person, task):
     browser.force_login(boss)
     assert browser.get(f"/admin/longwatch_ledger/task/{task}/change/").status_code == 200
     assert browser.get("/admin/django_q/success/").status_code == 200
+
+
+def steer(browser):
+    """A button whose form carries a number that German would write with a dot."""
+    asked = browser.post("/buy/", {"subject": "coffee"}).json()["task"]
+    wait_for(lambda: Task.objects.get(pk=asked).status == "waiting")
+    Task.objects.filter(pk=asked).update(revision=12_345)
+    page = browser.get(f"/longwatch/tasks/{asked}/").content.decode()
+    form = re.search(r'action="([^"]*/pause/)".*?</form>', page, re.DOTALL)
+    fields = dict(re.findall(r'name="(revision|seen)" value="([^"]*)"', form[0]))
+    assert fields["revision"] == "12345", fields
+    assert browser.post(form[1], fields).status_code == 302
+    assert Task.objects.get(pk=asked).pause_requested
 
 
 class Command(BaseCommand):
