@@ -154,7 +154,8 @@ def _seconds_ago(column: str) -> str:
 def _seconds_between(start: str, end: str) -> str:
     if connection.vendor == "postgresql":
         return f"CAST(extract(epoch FROM {end} - {start}) AS double precision)"
-    return f"((julianday({end}) - julianday({start})) * 86400.0)"
+    # A double of days is good to some 50 microseconds; stored times have milliseconds.
+    return f"round((julianday({end}) - julianday({start})) * 86400.0, 3)"
 
 
 def _moment_ago() -> str:

@@ -1,0 +1,146 @@
+"""Stalled, lost, no worker, gave up: grouped, with the actions that are allowed there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from ledger import states
+from ledger.models import Task
+from ledger.queries import count_trouble, list_trouble, list_unknown, load_fleet, trouble
+from ledger.transitions import holder, operators
+from ledger.workflows import Workflow
+from tests.dashboard.conftest import PART
+from tests.dashboard.fleet import fill_with_trouble, make_worker
+from tests.factories import OPERATOR, attempt, claim, make_in, make_workflow, submit
+
+pytestmark = pytest.mark.both_databases
+
+
+def list_offered(text: str, task: Task) -> list[str]:
+    """The actions that a page offers for a task."""
+    return re.findall(rf'role="button" href="/tasks/{task.id}/(\w+)/\?back=', text)
+
+
+def test_a_kind_lists_what_it_counts(three: Workflow, db: None) -> None:
+    fill_with_trouble(three)
+    unknown = list_unknown(load_fleet())
+    counts = count_trouble(unknown)
+    for kind in trouble.TASK_KINDS:
+        rows = list_trouble(kind, unknown)
+        assert len(rows) == counts[kind].count > 0
+        since = [getattr(row, trouble.SINCE[kind]) for row in rows]
+        assert (min(since), max(since)) == (counts[kind].first, counts[kind].last)
+
+
+def test_a_lost_task_is_not_stalled_as_well(three: Workflow, db: None) -> None:
+    fill_with_trouble(three)
+    unknown = list_unknown(load_fleet())
+    seen = [row.pk for kind in trouble.TASK_KINDS for row in list_trouble(kind, unknown)]
+    assert len(seen) == len(set(seen))
+
+
+def test_a_version_that_one_live_worker_knows_is_no_trouble(three: Workflow, db: None) -> None:
+    submit(three)
+    assert count_trouble(list_unknown(load_fleet()))[trouble.NO_WORKER].count == 1
+    make_worker(three)
+    assert count_trouble(list_unknown(load_fleet()))[trouble.NO_WORKER].count == 0
+
+
+def test_a_tab_shows_its_kind_alone(operator: Client, three: Workflow) -> None:
+    fill_with_trouble(three)
+    text = operator.get("/stalled/").content.decode()
+    tabs = dict(re.findall(r">([A-Z][a-z ]+) <span class=\"n\">(\d+)</span>", text))
+    assert tabs == {"All": "8", "Stalled": "2", "Lost": "1", "No worker": "3", "Gave up": "2"}
+    for kind in trouble.TASK_KINDS:
+        page = operator.get("/stalled/", {"kind": kind}).content.decode()
+        assert re.findall(r'class="gsec" id="([a-z-]+)"', page) == [kind]
+    assert operator.get("/stalled/", {"kind": "../x"}).status_code == 200
+
+
+def test_nothing_wrong_is_said_in_words(operator: Client) -> None:
+    assert b"All calm" in operator.get("/stalled/").content
+    assert b"None now." in operator.get("/stalled/?kind=lost").content
+
+
+def test_each_row_has_the_actions_that_the_diagram_allows(
+    operator: Client, three: Workflow
+) -> None:
+    running, queued = make_in(states.RUNNING, three), submit(make_workflow("unknown"))
+    dead = make_in(states.DEAD, three)
+    poor = submit(three)
+    holder.bury_task(claim(three), attempt(), states.LIMIT_COST)
+    Task.objects.filter(pk=running.pk).update(stall_after=-60.0)
+    text = operator.get("/stalled/").content.decode()
+    assert list_offered(text, running) == ["retry", "restart", "cancel"]
+    assert list_offered(text, queued) == ["restart", "cancel"]
+    assert list_offered(text, dead) == ["retry", "restart", "cancel"]
+    assert list_offered(text, poor) == ["retry", "limits", "restart", "cancel"]
+    assert "Extend limit and continue…" in text
+    assert "The money limit is used up" in text
+
+
+def test_a_viewer_is_offered_nothing(sign_in: Callable[..., Client], three: Workflow) -> None:
+    task = make_in(states.DEAD, three)
+    text = sign_in("viewer").get("/stalled/").content.decode()
+    assert f'id="row-{task.id}"' in text
+    assert list_offered(text, task) == []
+
+
+def test_messages_that_differ_by_numbers_are_one_group(operator: Client, three: Workflow) -> None:
+    for number in range(3):
+        submit(three)
+        held = claim(three)
+        Task.objects.filter(pk=held.task_id).update(used_cost=500_000_000)
+        bad = holder.Attempt({"type": "Busy", "message": f"request {number} of 0x{number}f"})
+        holder.record_failure(held, bad, retries=0, backoff=1)
+    text = operator.get("/stalled/?kind=gave-up").content.decode()
+    assert text.count('<li class="grp">') == 1
+    assert "Busy: request 2 of 0x2f" in text
+    assert "3 tasks" in text
+    assert "$1.50" in text
+    assert text.count('id="row-') == 3
+
+
+def test_the_way_back_is_the_list(operator: Client) -> None:
+    """An action from the list ends at the list, with and without a script."""
+    back = "/stalled/?kind=gave-up"
+    for headers in ({}, PART):
+        task = make_in(states.DEAD, make_workflow(f"flow-{len(headers)}"))
+        path = f"/tasks/{task.id}/retry/"
+        form = operator.get(path, {"back": back}, headers=headers).content.decode()
+        assert f'name="back" value="{back}"' in form
+        assert f'href="{back}"' in form
+        sent = dict(re.findall(r'name="(revision|seen|back)" value="([^"]*)"', form))
+        done = operator.post(path, sent, headers=headers)
+        assert Task.objects.get(pk=task.pk).status == states.QUEUED
+        place = done["HX-Redirect"] if headers else done["Location"]
+        assert place == back
+        assert b"Queued again." in operator.get(back).content
+
+
+@pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example/", "evil", "/\\evil"])
+def test_the_way_back_is_on_this_site(operator: Client, three: Workflow, back: str) -> None:
+    task = make_in(states.DEAD, three)
+    path = f"/tasks/{task.id}/retry/"
+    form = operator.get(path, {"back": back}).content.decode()
+    assert "evil" not in form
+    sent = dict(re.findall(r'name="(revision|seen)" value="([^"]*)"', form))
+    done = operator.post(path, sent | {"back": back})
+    assert done["Location"] == f"/tasks/{task.id}/"
+
+
+def test_an_unchanged_poll_is_a_304(operator: Client, three: Workflow) -> None:
+    task = make_in(states.DEAD, three)
+    tag = re.search(r'hx-ptag="([^"]*)"', operator.get("/stalled/").content.decode())
+    assert tag
+    headers: dict[str, Any] = PART | {"HX-PTag": tag[1]}
+    assert operator.get("/stalled/", headers=headers).status_code == 304
+    operators.retry_task(task.id, actor=OPERATOR)
+    part = operator.get("/stalled/", headers=headers)
+    assert part.status_code == 200
+    assert part.content.decode().lstrip().startswith('<div id="trouble"')
