@@ -16,13 +16,12 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import psycopg
 import pytest
 from django.db import connection
 
 from tests.conftest import ROOT
+from tests.places import make_place
 from tests.test_architecture import list_tracked
 
 HERE = Path(__file__).parent
@@ -91,17 +90,9 @@ def test_the_wheel_holds_every_file_of_the_apps_and_nothing_of_the_site(wheel: P
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[str]:
-    """An empty database on the ring's server, or a file."""
-    if connection.vendor == "sqlite":
-        yield f"sqlite3:{tmp_path / 'shop.sqlite3'}"
-        return
-    at = connection.settings_dict
-    server = f"postgresql://{quote(at['USER'])}@{at['HOST']}:{at['PORT']}"
-    name = f"shop_{os.getpid()}"
-    with psycopg.connect(f"{server}/postgres", autocommit=True) as link:
-        link.execute(f"CREATE DATABASE {name}")
-        yield f"{server}/{name}"
-        link.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    """A database of the project's own."""
+    with make_place(tmp_path) as address:
+        yield address
 
 
 @pytest.fixture

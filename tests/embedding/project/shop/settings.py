@@ -63,7 +63,7 @@ Q_CLUSTER = {
 _url = urlsplit(os.environ["SHOP_DATABASE"])
 DATABASES = {
     "default": {
-        "ENGINE": f"django.db.backends.{_url.scheme}",
+        "ENGINE": f"django.db.backends.{_url.scheme.replace('sqlite', 'sqlite3')}",
         "NAME": _url.path[1:] if _url.hostname else _url.path,
         "USER": _url.username or "",
         "HOST": _url.hostname or "",
