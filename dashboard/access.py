@@ -14,11 +14,13 @@ from django.urls import reverse
 from django.utils.cache import add_never_cache_headers, patch_vary_headers
 
 from dashboard.htmx import HtmxDetails, wants_part
-from ledger.access import APPROVE, OPERATE, READ, SUBMIT, list_scopes
+from ledger.access import ADMIN, APPROVE, OPERATE, READ, SUBMIT, list_scopes
 from ledger.errors import LedgerError
 from ledger.events import Actor
 
-ROLE_NAMES = {OPERATE: "operator", SUBMIT: "operator", APPROVE: "approver", READ: "viewer"}
+ROLE_NAMES = {
+    ADMIN: "admin", OPERATE: "operator", SUBMIT: "operator", APPROVE: "approver", READ: "viewer",
+}  # fmt: skip
 """The least role that holds a scope, the highest first."""
 
 

@@ -1,62 +1,110 @@
-"""What a question would change: the files of its payload as diffs, the rest as it is."""
+"""What a question would change: the files of its payload as diffs, the tests, the rest as it is."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
+from uuid import UUID
 
-from dashboard.rich_text import Line, read_diff
+from dashboard.diffs import Line, is_cut, mark_diff, read_diff
 
 MAX_LINES_SHOWN = 1_500
 """Diff lines on the page itself; files past them are loaded when they are opened."""
 
-KNOWN = frozenset({"files", "left_alone", "tests"})
+KNOWN = frozenset({"files", "left_alone", "tests", "whole"})
 
 
 @dataclasses.dataclass(slots=True)
 class FileChange:
-    """One file: its counts, and its lines unless they are to be loaded later."""
+    """One file of a request.
 
+    `lines` are empty when they are `later` to be loaded. `cut` says why they are not the whole
+    change: "here" (the page stops, all of it is a download) or "there" (the workflow sent a part).
+    """
+
+    index: int
     path: str
     added: int
     removed: int
-    lines: list[Line]
+    diff: str
+    lines: tuple[Line, ...] = ()
     later: bool = False
+    cut: str = ""
+
+    @property
+    def is_test(self) -> bool:
+        """True for what only tests read."""
+        return bool(re.search(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.\w+$)", self.path))
 
 
-def list_files(payload: Any, *, everything: bool = False) -> list[FileChange]:
-    """The changed files of `payload`, which is a workflow's and so may have any form."""
-    entries = payload.get("files") if isinstance(payload, dict) else None
-    files, budget = [], MAX_LINES_SHOWN
+@dataclasses.dataclass(frozen=True, slots=True)
+class Changes:
+    """The changed files with their sums; `whole` is the artifact that has all of every diff."""
+
+    files: list[FileChange]
+    whole: str
+
+    @property
+    def added(self) -> int:
+        """Lines added, in all files."""
+        return sum(file.added for file in self.files)
+
+    @property
+    def removed(self) -> int:
+        """Lines removed, in all files."""
+        return sum(file.removed for file in self.files)
+
+    @property
+    def hidden(self) -> list[str]:
+        """The files that nobody can read to their end: what can't be opened can't be approved."""
+        return [file.path for file in self.files if file.cut == "there" and not self.whole]
+
+
+def read_changes(payload: Any, *, only: int | None = None) -> Changes:
+    """The changed files of `payload`, which is a workflow's and so may have any form.
+
+    `only` asks for the lines of that one file, however long; else the first files have theirs.
+    """
+    given = payload if isinstance(payload, dict) else {}
+    entries = given.get("files")
+    files: list[FileChange] = []
+    budget = MAX_LINES_SHOWN
     for entry in entries if isinstance(entries, list) else ():
         if not isinstance(entry, dict) or not isinstance(entry.get("diff"), str):
             continue
-        lines = list(read_diff(entry["diff"]))
-        if entry.get("cut") is True:
-            lines.append(Line("note", None, None, "Cut here: this is not the whole change."))
-        change = FileChange(
-            str(entry.get("path", "")),
-            _read_count(entry, "added", "add", lines),
-            _read_count(entry, "removed", "del", lines),
-            lines,
-        )
-        if not everything and len(lines) > budget:
-            change.lines, change.later = [], True
-        else:
-            budget -= len(lines)
-        files.append(change)
-    return files
+        file = read_file(len(files), entry)
+        count = file.diff.count("\n")
+        file.later = only is None and count > budget
+        if file.index == only or (only is None and not file.later):
+            file.lines = mark_diff(file.diff)
+            budget -= count
+        files.append(file)
+    return Changes(files, _read_id(given.get("whole")))
 
 
-def _read_count(entry: dict[str, Any], name: str, kind: str, lines: list[Line]) -> int:
-    """What the workflow says, as a cut diff holds fewer; else what is seen."""
-    said = entry.get(name)
-    return said if type(said) is int else sum(line.kind == kind for line in lines)
+def read_file(index: int, entry: dict[str, Any]) -> FileChange:
+    """One entry without its lines. What the workflow counted counts: a cut diff holds fewer."""
+    diff = entry["diff"]
+    cut = "there" if entry.get("cut") is True else "here" if is_cut(diff) else ""
+    counts = [entry.get("added"), entry.get("removed")]
+    if not all(isinstance(one, int) and not isinstance(one, bool) for one in counts):
+        kinds = [line.kind for line in read_diff(diff)]
+        counts = [kinds.count("add"), kinds.count("del")]
+    added, removed = (int(one or 0) for one in counts)
+    return FileChange(index, str(entry.get("path", "")), added, removed, diff, cut=cut)
+
+
+def _read_id(value: Any) -> str:
+    try:
+        return str(UUID(value))
+    except (TypeError, ValueError, AttributeError):
+        return ""
 
 
 def list_rest(payload: Any) -> dict[str, Any]:
-    """`left_alone` and `tests` of the payload where they have the known form, `other` as JSON."""
+    """`left_alone` (path, why), `tests` and, as JSON text, everything else of the payload."""
     if not isinstance(payload, dict):
         return {"other": dump(payload)} if payload is not None else {}
     rest: dict[str, Any] = {}
@@ -64,11 +112,31 @@ def list_rest(payload: Any) -> dict[str, Any]:
     if isinstance(left, list) and all(isinstance(one, dict) for one in left):
         rest["left_alone"] = left
     if isinstance(payload.get("tests"), dict):
-        rest["tests"] = payload["tests"]
+        rest["tests"] = read_tests(payload["tests"])
     other = {key: value for key, value in payload.items() if key not in KNOWN}
     if other:
         rest["other"] = dump(other)
     return rest
+
+
+def read_tests(tests: dict[str, Any]) -> dict[str, Any]:
+    """`rows` (what, before, after) and `facts` (what, value).
+
+    Two forms are read: `before` and `after` as objects of figures, or figures each under a name
+    that ends in `before` or `after` ("skipped_before"); a bare one is what ran.
+    """
+    rows: dict[str, list[Any]] = {}
+    facts = []
+    for name, value in tests.items():
+        what, _, when = name.rpartition("_")
+        if when not in {"before", "after"}:
+            facts.append((name, value))
+            continue
+        place = int(when == "after")
+        figures = value if isinstance(value, dict) else {what or "ran": value}
+        for key, figure in figures.items():
+            rows.setdefault(key, [None, None])[place] = figure
+    return {"rows": [(key, *pair) for key, pair in rows.items()], "facts": facts}
 
 
 def dump(value: Any) -> str:

@@ -95,7 +95,7 @@ class Line:
 
 def find_top(highest: float, steps: Sequence[float] = ()) -> float:
     """The round number at the top of an axis that reaches `highest`."""
-    if highest <= 0:
+    if highest < 1e-9:  # less than a nano-unit of money is nothing
         return 1.0
     found = next((step for step in steps if step >= highest), None)
     if found is not None:

@@ -1,19 +1,17 @@
-"""Forms of the actions and of an answer. What they clean is what a transition takes."""
+"""Forms of the actions. What they clean is what a transition takes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 from django import forms
 
-from ledger import canonical, conf
+from ledger import conf
 from ledger.models import Task
 
 MAX_REASON = 4_000
-DECISIONS = (("approve", "Approve"), ("reject", "Reject"), ("send_back", "Send back"))
 
 
 class ActionForm(forms.Form):
@@ -100,33 +98,6 @@ def shorten_number(number: float) -> float:
 _LIMITS = ("units", "tokens", "cost", "wall")
 
 
-class AnswerForm(forms.Form):
-    """A person's answer to a question. Reject and send back need to say why."""
-
-    decision = forms.ChoiceField(choices=DECISIONS)
-    digest = forms.CharField(max_length=64, widget=forms.HiddenInput)
-    comment = forms.CharField(required=False, max_length=canonical.MAX_TEXT, widget=forms.Textarea)
-    values = forms.CharField(required=False, widget=forms.Textarea)
-    confirmed = forms.BooleanField(required=False)
-
-    def clean_values(self) -> Any:
-        """The values as JSON; None when none were asked for."""
-        text = self.cleaned_data["values"]
-        if not text.strip():
-            return None
-        try:
-            return json.loads(text, parse_constant=_refuse_constant)
-        except ValueError as error:
-            raise forms.ValidationError(f"This is no JSON: {error}.") from None
-
-    def clean(self) -> dict[str, Any]:
-        """Both negative answers are instructions to somebody, so they can't be empty."""
-        cleaned = super().clean() or {}
-        if cleaned.get("decision") in {"reject", "send_back"} and not cleaned.get("comment"):
-            word = "reject" if cleaned["decision"] == "reject" else "send back"
-            self.add_error("comment", f"Say what should change, or why you {word} it.")
-        return cleaned
-
-
-def _refuse_constant(name: str) -> Any:
+def refuse_constant(name: str) -> Any:
+    """For `json.loads`: NaN and the infinities are no JSON."""
     raise ValueError(f"{name} is no JSON value")

@@ -12,6 +12,7 @@ from django import forms
 from django.core.files.uploadedfile import UploadedFile
 from pydantic import ValidationError
 
+from dashboard.forms import refuse_constant
 from ledger import artifacts
 from ledger.workflows import Workflow
 
@@ -206,6 +207,6 @@ class JsonField(forms.CharField):
         if not text.strip():
             return None
         try:
-            return json.loads(text)
+            return json.loads(text, parse_constant=refuse_constant)
         except ValueError as error:
             raise forms.ValidationError(f"This is no JSON: {error}.") from None

@@ -1,4 +1,4 @@
-"""Who may do what: four scopes, and the roles (Django groups) that hold them."""
+"""Who may do what: the scopes, and the roles (Django groups) that hold them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ SUBMIT = "submit"
 OPERATE = "operate"
 APPROVE = "approve"
 SCOPES = (READ, SUBMIT, OPERATE, APPROVE)
+"""What a token can have."""
+
+ADMIN = "admin"
+"""To edit raw rows, people and roles: for people only."""
 
 ROLES: dict[str, frozenset[str]] = {
     "viewer": frozenset({READ}),
     "approver": frozenset({READ, APPROVE}),
     "operator": frozenset(SCOPES),
-    "admin": frozenset(SCOPES),
+    "admin": frozenset({*SCOPES, ADMIN}),
 }
 """Name of a Django group -> the scopes of its members; each role includes the ones before it."""
 
@@ -24,22 +28,17 @@ def list_scopes(user: Any) -> frozenset[str]:
     if not user.is_authenticated or not user.is_active:
         return frozenset()
     if getattr(user, "is_superuser", False):
-        return frozenset(SCOPES)
+        return ROLES["admin"]
     groups = getattr(user, "groups", None)  # a foreign user model may have none
     names = groups.filter(name__in=ROLES).values_list("name", flat=True) if groups else ()
     return frozenset().union(*(ROLES[name] for name in names))
 
 
 def is_admin(user: Any) -> bool:
-    """True for who may edit raw rows, people and roles: superusers and the group `admin`.
+    """Whether the person has the scope ADMIN.
 
     Kept on the user object, as Django keeps permissions: a page of the admin asks thirty times.
     """
-    if not user.is_authenticated or not user.is_active:
-        return False
     if not hasattr(user, "_longwatch_admin"):
-        groups = getattr(user, "groups", None)
-        user._longwatch_admin = getattr(user, "is_superuser", False) or bool(
-            groups and groups.filter(name="admin").exists()
-        )
+        user._longwatch_admin = ADMIN in list_scopes(user)
     return bool(user._longwatch_admin)

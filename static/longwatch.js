@@ -97,24 +97,59 @@
     }
   }
 
-  // Keys go places and change nothing else. Never while typing, and not with a switch set to off.
+  // `g` and a letter go places. First of all listeners: its second letter means nothing else, and
+  // the switch of the legend page holds every single key back. Never while typing.
   const keysOff = () => localStorage.getItem("longwatch-keys") === "off";
   let goUntil = 0;
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select, [contenteditable]");
     if (event.key === "Escape" && typing?.type === "search") typing.blur();
-    if (typing || event.ctrlKey || event.metaKey || event.altKey || find("dialog")?.open || keysOff()) return;
+    if (typing || event.ctrlKey || event.metaKey || event.altKey || event.key.length > 1) return;
     const going = Date.now() < goUntil;
-    goUntil = event.key === "g" ? Date.now() + 1500 : 0;
-    const goal = going ? document.querySelector(`.side a[data-key="${CSS.escape(event.key)}"]`) : null;
-    if (goal) goal.click();
-    else if (event.key === "?") document.querySelector('.side a[data-key="?"]')?.click();
+    goUntil = 0;
+    if (keysOff() || going) event.stopImmediatePropagation();
+    if (keysOff() || find("dialog")?.open) return;
+    if (going || event.key === "?") document.querySelector(`.side [data-go="${CSS.escape(event.key)}"]`)?.click();
+    else if (event.key === "g") goUntil = Date.now() + 1500;
     else if (event.key === "l") find("live-pause")?.click();
     else if (event.key === "/" && document.querySelector("input[type=search]")) {
       event.preventDefault();
       document.querySelector("input[type=search]").focus();
     }
+  }, true);
+
+  // A letter answers a request. One that needs words opens the comment; what can't be undone is only
+  // focused, so that Enter, and then a dialog, stand between the letter and the deed.
+  function answerByKey(event) {
+    const button = document.querySelector(`.decide button[data-key="${CSS.escape(event.key)}"]`);
+    if (!button || button.disabled || event.repeat || event.shiftKey) return;
+    event.preventDefault();
+    const words = button.dataset.needs && find(button.dataset.needs);
+    if (words && !words.value.trim()) {
+      words.focus();
+      say(`Say why, then press ${button.firstElementChild.nextSibling.textContent}.`);
+    } else if ("focus" in button.dataset) button.focus();
+    else button.click();
+  }
+
+  // Files that were looked at: marked in this tab, folded, counted; the form carries the marks.
+  const listMarks = () => [...document.querySelectorAll("input[name=seen]")];
+  const seenKey = () => find("seen-count")?.dataset.key;
+  function countSeen() {
+    const [marks, box] = [listMarks(), find("seen-count")];
+    if (box && marks.length) box.textContent = `${marks.filter((mark) => mark.checked).length} of ${marks.length} seen`;
+  }
+  document.addEventListener("change", (event) => {
+    if (event.target.name !== "seen") return;
+    if (event.target.checked) event.target.closest(".fitem").querySelector("details").open = false;
+    sessionStorage.setItem(seenKey(), listMarks().filter((mark) => mark.checked).map((mark) => mark.value).join());
+    countSeen();
   });
+  function restoreSeen() {
+    const kept = (seenKey() && sessionStorage.getItem(seenKey()) || "").split(",");
+    for (const mark of listMarks()) mark.checked ||= kept.includes(mark.value);
+    countSeen();
+  }
 
   function showKeys() {
     const button = find("keys-off");
@@ -129,6 +164,7 @@
       showKeys();
     });
     showKeys();
+    restoreSeen();
     find("dialog")?.addEventListener("close", (event) => event.target.replaceChildren());
     showLive();
     tick();

@@ -37,9 +37,10 @@ KEYS = (
     ("g f", "Workflows"),
     ("/", "To the filter of a list; Esc leaves it"),
     ("l", "Pause live updates, or go on"),
+    ("a r s", "On an approval: approve, reject, send back"),
+    ("z", "Take that answer back while it has not acted"),
     ("?", "This page"),
 )
-"""None of them changes anything: a key never approves, cancels or restarts."""
 
 
 @require_safe

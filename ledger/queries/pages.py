@@ -7,7 +7,7 @@ import datetime as dt
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, F, Max, Q, Subquery, Sum
+from django.db.models import Count, F, Q, Subquery, Sum
 
 from ledger import clock, conf, states
 from ledger.conf import format_money
@@ -24,8 +24,6 @@ MAX_WAITING = 200
 """Approvals on one page; they are sorted by what expires first, so the rest can wait its turn."""
 
 
-TIMERS = ("scheduled", "promoted")
-
 STOP_AFTER = 10.0
 """A unit has so many seconds to end by itself after a cancel was asked; then it may be stopped."""
 
@@ -35,18 +33,15 @@ MAX_FRESH = 100
 """New tasks are counted up to here; a page that stood for so long is loaded again anyway."""
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class StepSum:
-    """What the accepted outputs of one step add up to."""
+    """What the live outputs of one step add up to; `nano` is money in nano-units."""
 
     index: int
-    name: str
-    units: int = 0
-    superseded: int = 0
-    worked: dt.timedelta = dt.timedelta()
-    tokens: int = 0
-    cost: str = "0.00"
-    last_at: dt.datetime | None = None
+    units: int
+    worked: dt.timedelta
+    tokens: int
+    nano: int
 
 
 def read_tag(task_id: UUID) -> str:
@@ -102,8 +97,8 @@ def list_runs(workflow: str, version: str, limit: int = 20) -> list[float]:
         pk__in=latest.values("pk")[:RUNS_READ], status=states.COMPLETED, workflow=workflow,
         workflow_version=version, wall_left__isnull=False,
     )  # fmt: skip
-    columns = rows.order_by("-finished_at").values_list("limit_wall", "wall_left")
-    return [max(0.0, limit_wall - left) for limit_wall, left in columns[:limit]]
+    used = rows.annotate(used=F("limit_wall") - F("wall_left")).order_by("-finished_at")
+    return [max(0.0, seconds) for seconds in used.values_list("used", flat=True)[:limit]]
 
 
 def list_from(
@@ -123,34 +118,14 @@ def list_from(
 
 
 def sum_steps(task_id: UUID) -> list[StepSum]:
-    """Every step that has an output, in order, live units and superseded ones told apart."""
-    live = Q(superseded_in_round__isnull=True)
-    rows = (
-        StepOutput.objects.filter(task=task_id)
-        .values("step_index", "step_name")
-        .annotate(
-            units=Count("id", filter=live),
-            superseded=Count("id", filter=~live),
-            worked=Sum(F("finished_at") - F("started_at")),
-            all_tokens=Sum("tokens"),
-            all_cost=Sum("cost"),
-            last_at=Max("finished_at"),
-        )
-        .order_by("step_index", "last_at")
-    )
-    return [
-        StepSum(
-            row["step_index"],
-            row["step_name"],
-            row["units"],
-            row["superseded"],
-            row["worked"],
-            row["all_tokens"],
-            format_money(row["all_cost"]),
-            row["last_at"],
-        )
-        for row in rows
-    ]
+    """What the outputs that no restart superseded add up to, step by step, in order."""
+    live = StepOutput.objects.filter(task=task_id, superseded_in_round__isnull=True)
+    sums = live.values("step_index").annotate(
+        units=Count("id"), worked=Sum(F("finished_at") - F("started_at")),
+        all_tokens=Sum("tokens"), nano=Sum("cost"),
+    )  # fmt: skip
+    columns = ("step_index", "units", "worked", "all_tokens", "nano")
+    return [StepSum(*row) for row in sums.order_by("step_index").values_list(*columns)]
 
 
 def list_latest_outputs(task_id: UUID, *, before: int = 0, limit: int = 50) -> list[dict[str, Any]]:
@@ -171,15 +146,15 @@ def find_output(task_id: UUID, seq: int) -> dict[str, Any]:
 
 
 def list_latest_events(
-    task_id: UUID, *, before: int = 0, limit: int = 50, quiet: bool = False
+    task_id: UUID, *, before: int = 0, limit: int = 50, kind: str = ""
 ) -> list[dict[str, Any]]:
     """The last events of a task, newest first, without the checkpoints (those are its outputs).
 
-    `quiet` leaves out timers too: a loop that pauses between its units has two for each.
+    `kind` narrows them to one kind, `before` to those of a lower seq.
     """
     rows = Event.objects.filter(task=task_id).order_by("-seq")
-    if quiet:
-        rows = rows.exclude(kind__in=TIMERS)
+    if kind:
+        rows = rows.filter(kind=kind)
     if before:
         rows = rows.filter(seq__lt=before)
     return [show_event(row) for row in rows[:limit]]
@@ -199,7 +174,7 @@ def list_decided(limit: int = 20) -> list[dict[str, Any]]:
     """The approvals that were answered (or ended) last, newest first."""
     rows = Approval.objects.exclude(status=OPEN).order_by("-decided_at", "-id")
     own = "id step risk subject status decided_by decided_at applied_at comment task_id".split()
-    return list(rows.values(*own, "task__workflow", "task__title", "task__status_reason")[:limit])
+    return list(rows.values(*own, "task__workflow", "task__available_at")[:limit])
 
 
 def count_waiting() -> int:

@@ -33,6 +33,7 @@ from ledger.transitions.moves import (
     move_task,
     update_row,
 )
+from ledger.transitions.values import list_misfits
 from ledger.workflows import AskApproval, Workflow
 
 DECISIONS = {"approve": kinds.APPROVED, "reject": kinds.REJECTED, "send_back": kinds.SENT_BACK}
@@ -334,3 +335,7 @@ def _check_answer(
             raise UnparsableInput(error.path, error.why) from None
     if len(comment) > canonical.MAX_TEXT:
         raise InvalidInput("comment", f"is longer than {canonical.MAX_TEXT} characters")
+    if decision == "approve" and request.form:
+        # Without values the proposal stands, so it has to fit as well.
+        for path, why in list_misfits(request.form, request.proposal if values is None else values):
+            raise InvalidInput(".".join(["values", *(str(part) for part in path)]), why)

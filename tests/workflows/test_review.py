@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 
 import pytest
 
@@ -21,11 +22,12 @@ PROPOSAL = review.Proposal("pkg 1.0", ["UP", "F"], "py312", [DIFF], {}, RUN, RUN
 
 def test_the_question_says_what_changes_and_what_was_checked() -> None:
     assert PROPOSAL.subject == "Take ruff's fixes in 1 file of pkg 1.0?"
-    body = PROPOSAL.write_body()
-    assert "**1 file** (+2 -1), found good at once." in body
-    assert "| tests that ran (unittest) | 283 | 283 |" in body
-    assert "cut off from the network, the site's processes and its keys" in body
-    assert "Left as they were" not in body
+    body, report = PROPOSAL.write_body(), PROPOSAL.write_report(None)
+    for text in (body, report):
+        assert "**1 file** (+2 -1), found good at once." in text
+        assert "cut off from the network, the site's processes and its keys" in text
+    assert "| tests that ran (unittest) | 283 | 283 |" in report
+    assert "Left as they were" not in report
     assert PROPOSAL.risk == "low"
 
 
@@ -42,8 +44,8 @@ def test_what_speaks_against_is_said_and_raises_the_risk(
     changes: dict[str, object], text: str
 ) -> None:
     proposal = dataclasses.replace(PROPOSAL, **changes)  # type: ignore[arg-type]
-    assert text in proposal.write_body()
     assert text in proposal.write_report(None)
+    assert not text.startswith("**") or text in proposal.write_body()
     assert proposal.risk == "medium"
 
 
@@ -67,6 +69,8 @@ def test_the_payload_can_be_stored_and_shown() -> None:
         "after": 283,
         "skipped_before": 21,
         "skipped_after": 21,
+        "seconds_before": 1.2,
+        "seconds_after": 1.2,
         "network": "cut off",
     }
 
@@ -79,6 +83,9 @@ def test_long_diffs_are_cut_at_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     files = proposal.describe_payload()["files"]
     assert [len(file["diff"]) for file in files] == [100, 50, 0]
     assert all(file["cut"] and file["added"] == 15 for file in files)
+    out = io.BytesIO()
+    review.write_changes(proposal.diffs, out)
+    assert out.getvalue() == (b"=== b +15 -0\n" + b"+12345678\n" * 15) * 3
 
 
 PATHS = ["pkg/a.py", "pkg/b.py", "pkg/sub/b.py", "pkg/my file.py", "top.py"]

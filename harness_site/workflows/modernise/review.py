@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from harness_site.workflows.modernise.checks import TestRun
 from harness_site.workflows.modernise.tree import FileDiff, show_path
@@ -54,10 +54,10 @@ class Proposal:
         return f"Take ruff's fixes in {count(len(self.diffs), 'file')} of {self.label}?"
 
     def write_body(self) -> str:
-        """The question's text, in Markdown."""
+        """The question's text, in Markdown. What the payload says in figures is not said again."""
         return "\n".join(
             [
-                *self._write_facts(),
+                *self._write_lead(),
                 "",
                 "Approving publishes the patch, a report and the archive. Sending back leaves the "
                 "files that the comment names as they were.",
@@ -66,7 +66,7 @@ class Proposal:
 
     def write_report(self, answer: dict[str, Any] | None) -> str:
         """The published report, in Markdown."""
-        lines = [f"# {escape(self.label)}, modernised", "", *self._write_facts()]
+        lines = [f"# {escape(self.label)}, modernised", "", *self._write_lead(), *self._write_facts()]
         if answer:
             lines += ["", f"Approved by {code(str(answer.get('by', '')))}."]
             if comment := str(answer.get("comment") or "").strip():
@@ -76,7 +76,7 @@ class Proposal:
         return "\n".join(lines) + "\n"
 
     def describe_payload(self) -> dict[str, Any]:
-        """The same for machines, with the diff of each file."""
+        """The figures, and the diff of each file as far as the question has room for it."""
         return {
             "files": list(_describe_diffs(self.diffs)),
             "left_alone": [{"path": path, "why": why} for path, why in self.left_alone.items()],
@@ -86,28 +86,33 @@ class Proposal:
                 "after": self.after.ran,
                 "skipped_before": self.before.skipped,
                 "skipped_after": self.after.skipped,
+                "seconds_before": round(self.before.seconds, 1),
+                "seconds_after": round(self.after.seconds, 1),
                 "network": "cut off" if "network" in self.after.held else "not cut off",
             },
         }
+
+    def _write_lead(self) -> list[str]:
+        lines = [
+            f"ruff's safe fixes of {', '.join(self.rules)} for {self.target} change "
+            f"**{count(len(self.diffs), 'file')}** (+{self.added} -{self.removed}), "
+            f"found good {f'after {count(self.rounds, "restart")}' if self.rounds else 'at once'}.",
+            "",
+            _describe_hold(frozenset(self.after.held)),
+        ]
+        return lines + (["", f"**Only compiled:** {self.note}."] if self.note else [])
 
     def _write_facts(self) -> list[str]:
         before, after = self.before, self.after
         ran = "Python files that compile" if before.kind == "compile" else "tests that ran"
         lines = [
-            f"ruff's safe fixes of {', '.join(self.rules)} for {self.target} change "
-            f"**{count(len(self.diffs), 'file')}** (+{self.added} -{self.removed}), "
-            f"found good {f'after {count(self.rounds, "restart")}' if self.rounds else 'at once'}.",
             "",
             "| | before | after |",
             "| --- | ---: | ---: |",
             f"| {ran} ({before.kind}) | {before.ran} | {after.ran} |",
             f"| of these skipped | {before.skipped} | {after.skipped} |",
             f"| seconds | {before.seconds:.1f} | {after.seconds:.1f} |",
-            "",
-            _describe_hold(frozenset(after.held)),
         ]
-        if self.note:
-            lines += ["", f"**Only compiled:** {self.note}."]
         if self.left_alone:
             lines += ["", "Left as they were:", ""]
             lines += [f"- {code(path)}: {escape(why)}" for path, why in self.left_alone.items()]
@@ -166,6 +171,13 @@ def _describe_hold(held: frozenset[str]) -> str:
 def join(words: list[str]) -> str:
     """`a, b and c`."""
     return " and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
+
+
+def write_changes(diffs: Iterable[FileDiff], out: BinaryIO) -> None:
+    """All of every diff: what a person opens where the question shows a part."""
+    for diff in diffs:
+        out.write(f"=== {show_path(diff.path)} +{diff.added} -{diff.removed}\n".encode())
+        out.writelines(diff.lines)
 
 
 def _describe_diffs(diffs: list[FileDiff]) -> Iterable[dict[str, Any]]:

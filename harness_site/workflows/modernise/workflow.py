@@ -173,10 +173,16 @@ def review(ctx: Context) -> Any:
     """Ask whether the change is wanted."""
     with _open_original(ctx) as original:
         proposal = _describe_proposal(ctx, original)
+    payload = proposal.describe_payload()
+    if any(file["cut"] for file in payload["files"]):
+        with tempfile.TemporaryFile() as made:
+            texts.write_changes(proposal.diffs, made)
+            made.seek(0)
+            payload["whole"] = str(ctx.save_artifact("changes.txt", made, "text/plain").id)
     return AskApproval(
         proposal.subject,
         body=proposal.write_body(),
-        payload=proposal.describe_payload(),
+        payload=payload,
         risk=proposal.risk,
         send_back_to="edit",
         data={"added": proposal.added, "removed": proposal.removed},

@@ -1,0 +1,146 @@
+"""What the pages say about a question: the queue beside it, its state, what answers lead to."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from dashboard import changes, shown, words
+from dashboard.access import PageRequest
+from dashboard.answers import AnswerForm
+from dashboard.templatetags.longwatch import read_server_time
+from ledger import conf, queries
+from ledger.access import APPROVE
+from ledger.models import Approval
+from ledger.models.approvals import OPEN
+from ledger.transitions import approvals
+
+DECIDED_SHOWN = 20
+JUST = dt.timedelta(minutes=15)
+"""Answers up to this age stand apart in the queue."""
+
+
+def load_queue(request: PageRequest, open_id: str) -> dict[str, Any]:
+    """The open questions, those that this person may not answer apart, and the last answers.
+
+    `open_id` is the question that the page shows beside it.
+    """
+    waiting, decided = queries.list_waiting(), queries.list_decided(DECIDED_SHOWN)
+    me, now = str(request.actor), read_server_time()
+    own = [one for one in waiting if one["task__submitted_by"] == me and not one["self_approval"]]
+    name_deciders(decided)
+    answers = approvals.DECISIONS.values()
+    for one in decided:
+        one["undoable"] = (
+            one["status"] in answers and one["applied_at"] is None and APPROVE in request.scopes
+        )
+    just = [one for one in decided if one["undoable"] or now - one["decided_at"] < JUST]
+    seen = [
+        (one["id"], one.get("status"), one.get("undoable"), one in just)
+        for one in waiting + decided
+    ]
+    return {
+        "section": "approvals",
+        "open_id": open_id,
+        "yours": [one for one in waiting if one not in own],
+        "own": own,
+        "decided": decided,
+        "just": just,
+        "earlier": [one for one in decided if one not in just],
+        "queue_tag": hashlib.sha256(repr([open_id, *seen]).encode()).hexdigest()[:16],
+    }
+
+
+def name_deciders(rows: Iterable[dict[str, Any]]) -> None:
+    """Put the name of who decided into each row, as `by`."""
+    found = [row for row in rows if row["decided_by"]]
+    called = shown.name_actors(row["decided_by"] for row in found)
+    for row in found:
+        row["by"] = called[row["decided_by"]]
+
+
+def load_state(request: PageRequest, row: Approval) -> dict[str, Any]:
+    """The question, who voted and decided, and what this person can do about it."""
+    shown_row = queries.show_approval(row)
+    actors = {row.task.submitted_by, *(vote["by"] for vote in shown_row["votes"])}
+    actors |= {row.decided_by} if row.decided_by else set()
+    called = shown.name_actors(actors)
+    answered = row.status in approvals.DECISIONS.values()
+    changed = changes.read_changes(row.payload)
+    return {
+        "section": "approvals",
+        "approval": shown_row,
+        "row": row,
+        "open": row.status == OPEN,
+        "undoable": answered and row.applied_at is None,
+        "settled": row.status != OPEN and not (answered and row.applied_at is None),
+        "final": approvals.is_irrevocable(row),
+        "form": AnswerForm(asked=row),
+        "notice": "",
+        "tag": make_state_tag(row),
+        "submitter": called[row.task.submitted_by],
+        "decider": called.get(row.decided_by, ""),
+        "votes": [vote | {"name": called[vote["by"]]} for vote in shown_row["votes"]],
+        "obstacle": find_obstacle(request, row),
+        "expired": row.status == OPEN and row.expires_at < read_server_time(),
+        "changes": changed,
+        "unreadable": changed.hidden,
+        "undo_seconds": conf.load().undo_seconds,
+    }
+
+
+def find_obstacle(request: PageRequest, row: Approval) -> str:
+    """Why this person can't answer; empty when they can."""
+    me = str(request.actor)
+    if APPROVE not in request.scopes:
+        return "It takes the role approver to answer."
+    if row.task.submitted_by == me and not row.self_approval:
+        return "You submitted this task; somebody else answers."
+    voted = any(vote.by == me and vote.voided_at is None for vote in row.votes.all())
+    if voted and row.status == OPEN:
+        return "You have voted; it needs more votes."
+    return ""
+
+
+def load_context(row: Approval) -> dict[str, Any]:
+    """What stands beside the request: tests, the task's limits, what a send back redoes."""
+    task = queries.find_task(row.task_id)
+    asked = [one for one in queries.list_asked(row.task_id) if one["id"] != row.pk]
+    name_deciders(asked)
+    files = changes.read_changes(row.payload).files
+    tests = [file for file in files if file.is_test]
+    return {
+        "rest": changes.list_rest(row.payload),
+        "changed": [file for file in files if not file.is_test],
+        "tests": tests if len(tests) > FOLD else [],
+        "limits": [
+            ("Units", f"{task.used_units:,} of {task.limit_units:,}"),
+            ("Money", f"{words.say_money(task.used_cost)} of {words.say_money(task.limit_cost)}"),
+            ("Repairs", f"{task.repair_count} of {task.max_repairs}"),
+        ],
+        "redone": sum_redone(row) if row.send_back_to else None,
+        "asked_before": asked,
+    }
+
+
+FOLD = 5
+"""More changed files of tests than this are one row of the list, to be opened."""
+
+
+def sum_redone(row: Approval) -> dict[str, Any]:
+    """The live outputs that a send back supersedes, and how long they took."""
+    start = row.steps.index(row.send_back_to) if row.send_back_to in row.steps else 0
+    later = [one for one in queries.sum_steps(row.task_id) if one.index >= start and one.units]
+    return {
+        "units": sum(one.units for one in later),
+        "took": sum((one.worked for one in later), dt.timedelta()),
+        "round": row.round + 1,
+    }
+
+
+def make_state_tag(row: Approval) -> str:
+    """The polling tag of a question: its status, votes and whether its answer took effect."""
+    votes = len(row.votes.all())
+    return f"{row.status}.{votes}.{int(row.applied_at is not None)}.{row.task.revision}"
