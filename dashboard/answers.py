@@ -61,8 +61,8 @@ class AnswerForm(forms.Form):
     def list_carried(self) -> list[tuple[str, str]]:
         """What was typed, as (name, value): the second question sends it again."""
         names = [name_field(one) for one in self.wanted]
-        lists = self.data.getlist if isinstance(self.data, QueryDict) else lambda name: []
-        return [(name, text) for name in (*names, "seen") for text in lists(name)]
+        typed = self.data if isinstance(self.data, QueryDict) else QueryDict()
+        return [(name, text) for name in (*names, "seen") for text in typed.getlist(name)]
 
     def clean(self) -> dict[str, Any]:
         """Both negative answers are instructions to somebody, so they can't be empty."""
