@@ -245,7 +245,7 @@ def test_a_long_diff_loads_when_it_is_opened(open_page: OpenPage, three: Workflo
 def test_everything_works_without_a_script(open_page: OpenPage, three: Workflow) -> None:
     asked, task = put_question(three, risk="high"), submit(three)
     with open_page("operator", java_script_enabled=False) as page:
-        page.goto("/")
+        page.goto("/tasks/")
         page.locator(f"#row-{task.id} a").click()
         page.get_by_role("button", name="Pause", exact=True).click()
         assert read_status(page) == "paused"
@@ -274,7 +274,7 @@ def test_a_report_moves_the_bar_by_itself(open_page: OpenPage, three: Workflow) 
 def test_new_tasks_wait_behind_a_button(open_page: OpenPage, three: Workflow) -> None:
     first = submit(three)
     with open_page("viewer") as page:
-        page.goto("/")
+        page.goto("/tasks/")
         submit(three)
         page.wait_for_selector("text=1 new")
         assert page.locator("tbody tr").count() == 1
