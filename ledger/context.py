@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -13,8 +14,8 @@ from uuid import UUID
 
 from ledger import artifacts, limits, queries, secrets
 from ledger.conf import parse_money
-from ledger.deadlines import UnitStopped
-from ledger.durability import require_durable, write_blocking
+from ledger.deadlines import UnitStopped, holding_soft_stop
+from ledger.durability import insist_on, require_durable, write_blocking
 from ledger.errors import LimitReached
 from ledger.steplog import StepLog
 from ledger.transitions import holder
@@ -49,6 +50,7 @@ class Context:
         self._signals = signals
         self._workspace: Workspace | None = None
         self._spends = 0
+        self._pid = os.getpid()
         self.task_id: UUID = claimed.task_id
         self.step: str = step.name
         self.turn: int = claimed.turn
@@ -119,7 +121,9 @@ class Context:
     def report(self, done: float | None = None, total: float | None = None, note: str = "") -> None:
         """Show how far the unit is, and that it moves. Raises LeaseLost."""
         with self._write("report()"):
-            holder.report_progress(self._claimed.lease, done, total, secrets.mask_text(note))
+            text = secrets.mask_text(note)
+            lease = self._claimed.lease
+            insist_on(lambda: holder.report_progress(lease, done, total, text), self.check)
 
     def spend(
         self,
@@ -135,14 +139,15 @@ class Context:
         recording, when the task's limit is passed.
         """
         self._spends += 1
-        if key is None:
-            # Not the idempotency key: each attempt spends anew.
-            key = f"{self.step}:{self.turn}:{self._claimed.fence}:{self._spends}"
-        with self._write("spend()"):
+        # Not the idempotency key: each attempt spends anew.
+        own_key = f"{self.step}:{self.turn}:{self._claimed.fence}:{self._spends}"
+
+        @holding_soft_stop()
+        def record() -> None:
             try:
                 new = limits.record_spend(
                     self._claimed,
-                    key=key,
+                    key=own_key if key is None else key,
                     tokens_in=tokens_in,
                     tokens_out=tokens_out,
                     cost=cost,
@@ -151,8 +156,11 @@ class Context:
             except LimitReached:  # it is recorded all the same
                 self._count_spend(tokens_in + tokens_out, cost)
                 raise
-        if new:
-            self._count_spend(tokens_in + tokens_out, cost)
+            if new or key is None:  # an own key that is there already: the answer was lost
+                self._count_spend(tokens_in + tokens_out, cost)
+
+        with self._write("spend()"):
+            insist_on(record, self.check)
 
     def save_artifact(self, name: str, source: Source, media_type: str | None = None) -> Artifact:
         """Keep bytes, text, a Path or an open binary file as an artifact, under `name`.
@@ -199,6 +207,8 @@ class Context:
 
     @contextmanager
     def _write(self, what: str) -> Iterator[None]:
+        if os.getpid() != self._pid:
+            raise RuntimeError(f"{what}: only the worker writes, not a process that the step forks")
         with write_blocking():
             require_durable(what)
             yield

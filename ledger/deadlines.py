@@ -19,6 +19,8 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -114,7 +116,23 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
             signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS, REPEAT_SECONDS)
 
 
+@contextmanager
+def holding_soft_stop() -> Iterator[None]:
+    """Within the block the soft stop waits for its end; the hard stop does not.
+
+    For a short write that counts whatever befell the unit: money that was spent.
+    """
+    global _holds
+    held = threading.current_thread() is threading.main_thread()
+    _holds += held
+    try:
+        yield
+    finally:
+        _holds -= held
+
+
 _armed: unit_deadline | None = None
+_holds = 0
 _hard_stop = 0.0
 """When the hard stop ends the process; 0 while its timer does not run."""
 
@@ -147,7 +165,7 @@ def _raise_in_step(signum: int, frame: FrameType | None) -> None:
         return
     now = time.monotonic()
     early = unit.reason is None and now < min(unit.ends, unit._outer_ends or math.inf)
-    if early or (frame is not None and frame.f_globals is globals()):
+    if early or _holds or (frame is not None and frame.f_globals is globals()):
         signal.setitimer(signal.ITIMER_REAL, unit._find_wait(), REPEAT_SECONDS)
         return
     _armed = None

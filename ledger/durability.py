@@ -8,11 +8,21 @@ that a test case wraps around a test don't count, as with Django's `atomic(durab
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import connection, connections
+from django.db import DatabaseError, InterfaceError, connection, connections
+
+from ledger.sql import is_outage
+
+log = logging.getLogger(__name__)
+
+LONGEST_WAIT = 2.0
+"""Seconds between two tries of a write of the step while the database is away."""
 
 
 def require_durable(what: str) -> None:
@@ -22,6 +32,31 @@ def require_durable(what: str) -> None:
             f"{what} is a durable write, so it can't be part of a transaction; call it before or "
             "after the atomic block"
         )
+
+
+def insist_on[T](write: Callable[[], T], check: Callable[[], None]) -> T:
+    """Carry out a write that may be repeated, however long the database is away: an outage is no
+    failure of the step. `check` may end it between two tries.
+    """
+    waited = 0.05
+    while True:
+        try:
+            return write()
+        except (DatabaseError, InterfaceError) as error:
+            if not is_outage(error):
+                raise
+            log.warning("no answer to a step's write, trying again: %s", error)
+        check()
+        forget_connections()
+        time.sleep(waited * random.uniform(0.5, 1.0))
+        waited = min(LONGEST_WAIT, waited * 2)
+
+
+def forget_connections() -> None:
+    """Close what an asynchronous exception or an outage may have left in an unknown state."""
+    for one in connections.all(initialized_only=True):
+        if not one.in_atomic_block:
+            one.close()
 
 
 def close_left_open() -> list[str]:

@@ -16,7 +16,7 @@ from ledger import asynchronous, limits, settling, states, workflows
 from ledger.conf import Tunables, load
 from ledger.context import Context
 from ledger.deadlines import UnitStopped, UnitTimeout, cancel_hard_stop, unit_deadline
-from ledger.durability import close_left_open
+from ledger.durability import close_left_open, forget_connections, insist_on
 from ledger.errors import LeaseLost, LedgerError, LimitReached, Unserialisable
 from ledger.failures import describe_failure
 from ledger.guardian import Guardian
@@ -163,7 +163,9 @@ def _run_step(
             try:
                 value = _call_in_this_process(step, ctx)
                 outcome = workflows.normalise(value, workflow, step)
-                return settling.plan_outcome(engine, held, ctx, workflow, step, outcome)
+                what = (engine, held, ctx, workflow, step, outcome)
+                # Large values and files go to the artifact store here, which may be away too.
+                return insist_on(lambda: settling.plan_outcome(*what), ctx.check)
             except BaseException as error:
                 return _plan_failure(held, ctx, step, error)
     except BaseException as error:  # the soft stop, on its way through the lines above
@@ -194,7 +196,7 @@ def _plan_failure(held: Claimed, ctx: Context, step: Step, error: BaseException)
     if isinstance(error, UnitStopped):
         return _plan_stop(held, error.reason)
     if isinstance(error, UnitTimeout):
-        settling.forget_connections()
+        forget_connections()
     if isinstance(error, LeaseLost):
         return lambda: None
     if isinstance(error, RetryLater):
@@ -217,7 +219,7 @@ def _plan_failure(held: Claimed, ctx: Context, step: Step, error: BaseException)
 
 def _plan_stop(held: Claimed, reason: str) -> settling.Plan:
     """The unit was ended from outside: nothing to write without a lease, else give it back."""
-    settling.forget_connections()
+    forget_connections()
     if reason == "lease_lost":
         return lambda: None
     return lambda: holder.release_task(held, why=reason)

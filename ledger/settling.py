@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import DatabaseError, InterfaceError
 
 from ledger import artifacts, canonical, clock, queries, retry, secrets, sql, states, workflows
 from ledger.context import Context
 from ledger.deadlines import cancel_hard_stop
+from ledger.durability import forget_connections
 from ledger.errors import AlreadySettled, LedgerError
 from ledger.failures import describe_failure
 from ledger.models import StepOutput, Task, Worker
@@ -243,13 +244,6 @@ def adopt_running(engine: Engine) -> Claimed | None:
         return None
     lease_seconds = engine.tunables.lease_seconds
     return held if sql.beat_leases(engine.owner, [held.lease], lease_seconds) else None
-
-
-def forget_connections() -> None:
-    """Close what an asynchronous exception or an outage may have left in an unknown state."""
-    for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
-            connection.close()
 
 
 def sign_off(owner: str) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import OperationalError, transaction
 from pydantic import BaseModel
 
-from ledger import secrets, sql, steplog
-from ledger.deadlines import UnitStopped
+from ledger import limits, secrets, sql, steplog
+from ledger.deadlines import RETRY_SECONDS, UnitStopped, unit_deadline
 from ledger.durability import close_left_open
 from ledger.errors import LeaseLost, LimitReached, UnknownStep
 from ledger.events import Actor
@@ -146,6 +148,69 @@ def test_a_stale_holder_writes_nothing_but_what_it_spent() -> None:
     assert (row.progress_done, row.used_tokens_in) == (None, 5)
     assert Spend.objects.get().stale
     assert not Artifact.objects.exists()
+
+
+def test_a_unit_that_is_ended_meanwhile_still_records_what_it_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workflow = make_workflow()
+    held = claim_new(workflow)
+    ctx = make_context(held, workflow)
+    record = limits.record_spend
+
+    def spend_and_work_on() -> None:
+        with unit_deadline(60) as deadline:
+
+            def record_late(*args: Any, **named: Any) -> bool:
+                deadline.interrupt("lease_lost")
+                time.sleep(5 * RETRY_SECONDS)  # the signal comes here
+                return record(*args, **named)
+
+            monkeypatch.setattr(limits, "record_spend", record_late)
+            ctx.spend(40, cost="0.40")
+            while True:
+                time.sleep(RETRY_SECONDS)
+
+    with pytest.raises(UnitStopped, match="lease_lost"):
+        spend_and_work_on()
+    assert Spend.objects.get(task=held.task_id).tokens_in == 40
+    assert ctx.spent_tokens == 40
+
+
+def test_an_outage_is_no_failure_of_a_step_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    workflow = make_workflow()
+    held = claim_new(workflow)
+    ctx = make_context(held, workflow)
+    record, tries = limits.record_spend, []
+
+    def record_and_lose_the_answer(*args: Any, **named: Any) -> bool:
+        tries.append(named["key"])
+        new = record(*args, **named)
+        if len(tries) < 3:
+            raise OperationalError("the connection is lost")
+        return new
+
+    monkeypatch.setattr(limits, "record_spend", record_and_lose_the_answer)
+    ctx.spend(40, cost="0.40")
+    assert len(tries) == 3
+    assert [spend.tokens_in for spend in Spend.objects.filter(task=held.task_id)] == [40]
+    assert (ctx.spent_tokens, ctx.spent_nano) == (40, 400_000_000)
+
+
+def test_a_process_that_the_step_forks_writes_nothing() -> None:
+    workflow = make_workflow()
+    held = claim_new(workflow)
+    ctx = make_context(held, workflow)
+    child = os.fork()
+    if child == 0:
+        try:
+            ctx.spend(40)
+        except RuntimeError:
+            os._exit(3)
+        finally:
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert not Spend.objects.filter(task=held.task_id).exists()
 
 
 def test_a_durable_write_refuses_the_steps_own_transaction() -> None:

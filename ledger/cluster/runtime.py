@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from django.db import connections
+
 
 class Role(enum.IntEnum):
     """What a process is in its cluster."""
@@ -47,6 +49,7 @@ _DRAIN, _BEAT, _STARVED = range(3)
 _memory = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")
 _libc: Any = None
 _births: tuple[int, int] | None = None
+_inherited: list[Any] = []
 _next_role = Role.STRAY
 _pid = os.getpid()
 _parent = os.getppid()
@@ -135,6 +138,7 @@ def _enter_child() -> None:
         for signum in (signal.SIGTERM, signal.SIGUSR2):
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGUSR2})
+        _leave_connections()
     else:
         # A worker may finish its unit, everything else has nothing to lose.
         die_with_parent(signal.SIGUSR2 if role is Role.WORKER else signal.SIGKILL)
@@ -149,6 +153,16 @@ def _enter_child() -> None:
     if _births is not None:
         with contextlib.suppress(OSError):
             os.write(_births[1], BIRTH.pack(_pid, role))
+
+
+def _leave_connections() -> None:
+    """In what a step forked: use none of the worker's sessions, whose answers would mix.
+
+    Kept rather than closed, which would end them for the worker too.
+    """
+    for one in connections.all(initialized_only=True):
+        _inherited.append(one.connection)
+        one.connection = None
 
 
 def open_signals(handler: Callable[[int, Any], None]) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
-from ledger import states
+from ledger import artifacts, states
 from ledger.models import Event, StepOutput, Task
 from ledger.runner import Engine, run_attempt
 from ledger.sweeper import sweep
@@ -335,6 +336,29 @@ def test_a_large_output_becomes_an_artifact(run: Callable[..., Task]) -> None:
     task = run(big, reads)
     assert (task.status, task.result) == ("completed", {"n": 300_000})
     assert set(task.progress["text"]) == {"$artifact"}
+
+
+def test_an_outage_while_a_large_output_is_stored_charges_nobody(
+    run: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit, tries = artifacts.fit_values, []
+
+    def fit_late(*args: Any) -> Any:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OperationalError("the connection is lost")
+        return fit(*args)
+
+    monkeypatch.setattr(artifacts, "fit_values", fit_late)
+    runs = []
+
+    def large(ctx: Any) -> Any:
+        runs.append(1)
+        return {"text": "x" * 100_000}
+
+    task = run(large)
+    assert (task.status, task.attempts, len(runs)) == ("completed", 0, 1)
+    assert len(tries) >= 3
 
 
 def test_a_forked_child_never_goes_on_as_the_worker(run: Callable[..., Task]) -> None:
