@@ -197,4 +197,4 @@ class Task(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.title or self.workflow} ({self.id})"
+        return f"{self.id} {self.title or self.workflow}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.test import Client
 
 from ledger import clock, limits, sql, tokens
+from ledger.events import Actor
 from ledger.models import Artifact, AuditEntry, Blob, Event, Task, Worker
 from ledger.transitions import approvals
 from ledger.workflows import Workflow, registered
@@ -64,8 +64,6 @@ def full(flow: Workflow) -> Task:
     return task
 
 
-def make_actor() -> Any:
+def make_actor() -> Actor:
     """Who answers."""
-    from ledger.events import Actor
-
     return Actor("user", "99")

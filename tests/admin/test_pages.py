@@ -12,12 +12,13 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from ledger import registry
 from ledger.admin import base
 from ledger.models import ApiToken, AuditEntry, Blob, Event, Task
 from ledger.tokens import find_token, make_token
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import make_user
-from tests.factories import submit
+from tests.factories import make_in, submit
 
 pytestmark = pytest.mark.both_databases
 
@@ -72,8 +73,6 @@ def delete_everywhere(client: Client, model: Any, row: Any) -> None:
 
 @pytest.mark.parametrize("status", ["queued", "running", "waiting", "scheduled", "completed"])
 def test_no_task_is_deleted(admin: Client, flow: Workflow, status: str) -> None:
-    from tests.factories import make_in
-
     task = make_in(status, flow)
     delete_everywhere(admin, Task, task)
     assert admin.get(locate(Task, "add")).status_code == 403
@@ -149,8 +148,6 @@ def test_the_records_of_a_task_are_found_from_its_page(admin: Client, full: Task
 
 
 def submit_other(task: Task) -> Task:
-    from ledger import registry
-
     return submit(registry.get(task.workflow))
 
 
