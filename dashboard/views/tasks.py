@@ -1,8 +1,9 @@
-"""The task list at the root: an attention line, tabs by status, a filter, rows that stay put."""
+"""The task list: tabs by status, filters as chips in the URL, rows that stay where they are."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -11,12 +12,12 @@ from django.http import HttpResponseBase
 from django.views.decorators.http import require_safe
 
 from dashboard.access import PageRequest, allow
-from dashboard.htmx import find_unchanged, render_page
+from dashboard.htmx import find_unchanged, make_redirect, render_page
 from dashboard.shown import show_row
 from dashboard.templatetags.longwatch import read_server_time
-from ledger import queries, states
-from ledger.access import READ
-from ledger.errors import InvalidInput
+from ledger import queries, registry, states
+from ledger.access import READ, SUBMIT
+from ledger.errors import InvalidInput, UnknownStep, UnknownWorkflow
 
 VIEWS: dict[str, tuple[str, frozenset[str]]] = {
     "": ("All", frozenset(states.STATUSES)),
@@ -31,8 +32,11 @@ VIEWS: dict[str, tuple[str, frozenset[str]]] = {
     states.COMPLETED: ("Completed", frozenset({states.COMPLETED})),
     states.CANCELLED: ("Cancelled", frozenset({states.CANCELLED})),
 }
-FIELDS = ("status", "q", "workflow", "lane", "tag", "cursor")
-COLUMNS = ("Status", "Task", "Step", "Progress", "Age", "Money", "Tries", "Worker")
+FILTERS = ("status", "workflow", "lane", "tag", "stalled", "q")
+FIELDS = (*FILTERS, "cursor")
+COLUMNS = ("Status", "Task", "Step", "Progress", "Age", "Money", "Attempt", "Worker")
+
+_TYPED = re.compile(r'(?<!\S)(status|workflow|lane|tag|stalled):("[^"]*"|\S*)')
 
 
 @require_safe
@@ -40,6 +44,10 @@ COLUMNS = ("Status", "Task", "Step", "Progress", "Age", "Money", "Tries", "Worke
 def show_tasks(request: PageRequest) -> HttpResponseBase:
     """The list, or for a poll its body alone. A bad filter is answered on the page."""
     given = {name: request.GET[name] for name in FIELDS if request.GET.get(name)}
+    typed = read_typed(given.get("q", ""))
+    if typed != {"q": given.get("q", "")}:
+        kept = {name: text for name, text in given.items() if name not in {"q", "cursor"}}
+        return make_redirect(request, f"{request.path}?{urlencode(kept | typed)}")
     problem = ""
     try:
         context = load_list(given, request.GET.get("first", ""))
@@ -47,7 +55,14 @@ def show_tasks(request: PageRequest) -> HttpResponseBase:
         problem, given = str(error), {}
         context = load_list(given, "")
     tag = make_tag(context)
-    context |= {"section": "tasks", "given": given, "problem": problem, "tag": tag}
+    context |= {
+        "section": "tasks",
+        "given": given,
+        "problem": problem,
+        "tag": tag,
+        "chips": list_chips(given),
+        "may_start": SUBMIT in request.scopes,
+    }
     return find_unchanged(request, tag) or render_page(
         request,
         "dashboard/tasks.html",
@@ -56,6 +71,34 @@ def show_tasks(request: PageRequest) -> HttpResponseBase:
         tag=tag,
         status=422 if problem else 200,
     )
+
+
+def read_typed(text: str) -> dict[str, str]:
+    """The filters that were typed into the search field (`lane:night`), and the rest as `q`."""
+    found = {name: value.strip('"') for name, value in _TYPED.findall(text)}
+    if not any(found.values()):
+        return {"q": text}
+    rest = " ".join(_TYPED.sub(" ", text).split())
+    return {name: value for name, value in found.items() if value} | ({"q": rest} if rest else {})
+
+
+def list_chips(given: dict[str, str]) -> list[dict[str, str]]:
+    """Each filter that is on, with the query of the list without it."""
+    names = [name for name in FILTERS if name in given]
+    kept = {name: given[name] for name in names}
+    return [
+        {
+            "name": "text" if name == "q" else name,
+            "value": "" if name == "stalled" else say_filter(name, given[name]),
+            "without": urlencode({key: text for key, text in kept.items() if key != name}),
+        }
+        for name in names
+    ]
+
+
+def say_filter(name: str, value: str) -> str:
+    """The value of a filter as a person reads it."""
+    return VIEWS[value][0].lower() if name == "status" else value
 
 
 def load_list(given: dict[str, str], first: str) -> dict[str, Any]:
@@ -72,6 +115,7 @@ def load_list(given: dict[str, str], first: str) -> dict[str, Any]:
         lane=given.get("lane", ""),
         tag=given.get("tag", ""),
         q=given.get("q", "")[:200],
+        stalled="stalled" in given,
     )
     now = read_server_time()
     top = read_id(first)
@@ -79,18 +123,31 @@ def load_list(given: dict[str, str], first: str) -> dict[str, Any]:
         page, fresh = queries.list_from(wanted, top)
     else:
         page, fresh = queries.list_tasks(wanted, cursor=given.get("cursor", "")), 0
-    counts = queries.count_by_status()
     kept = {name: value for name, value in given.items() if name != "cursor"}
+    tabs = list_tabs(view, queries.count_by_status(wanted), kept)
     return {
         "columns": COLUMNS,
-        "rows": [show_row(task, now) for task in page.items],
-        "tabs": [_show_tab(name, view, counts, kept) for name in VIEWS],
+        "rows": [show_row(task, now) | {"tries": say_tries(task)} for task in page.items],
+        "tabs": tabs,
+        "matching": next(tab["count"] for tab in tabs if tab["current"]),
         "fresh": fresh,
-        "dead": counts[states.DEAD],
         "here": urlencode(kept),
         "older": urlencode(kept | {"cursor": page.next_cursor}) if page.next_cursor else "",
         "poll": urlencode(given | ({"first": page.items[0]["id"]} if page.items else {})),
     }
+
+
+def say_tries(task: dict[str, Any]) -> str:
+    """'2 of 4': which try of the unit runs or is next, where its workflow is known here."""
+    if task["status"] in states.FINISHED or not task["started_at"]:
+        return ""
+    number = str(task["attempts"] + 1)
+    try:
+        workflow = registry.get(task["workflow"], task["workflow_version"])
+        step = workflow.steps[workflow.index_of(task["step"]["name"])]
+    except (UnknownWorkflow, UnknownStep):
+        return number
+    return f"{number} of {step.retries + 1}"
 
 
 def make_tag(context: dict[str, Any]) -> str:
@@ -115,12 +172,15 @@ def read_id(text: str) -> UUID | None:
         return None
 
 
-def _show_tab(name: str, view: str, counts: dict[str, int], kept: dict[str, str]) -> dict[str, Any]:
-    label, statuses = VIEWS[name]
-    query = {key: value for key, value in kept.items() if key != "status"}
-    return {
-        "label": label,
-        "current": name == view,
-        "count": min(sum(counts[status] for status in statuses), queries.COUNT_CAP),
-        "query": urlencode(query | ({"status": name} if name else {})),
-    }
+def list_tabs(view: str, counts: dict[str, int], kept: dict[str, str]) -> list[dict[str, Any]]:
+    """A tab for each of VIEWS: its count is of what it opens, the other filters kept."""
+    others = {key: value for key, value in kept.items() if key != "status"}
+    return [
+        {
+            "label": label,
+            "current": name == view,
+            "count": min(sum(counts[status] for status in statuses), queries.COUNT_CAP),
+            "query": urlencode(others | ({"status": name} if name else {})),
+        }
+        for name, (label, statuses) in VIEWS.items()
+    ]

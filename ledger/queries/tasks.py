@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import BooleanField, Expression, Q, QuerySet
+from django.db.models import BooleanField, Expression, Q, QuerySet, Value
 
 from ledger import clock, states
 from ledger.canonical import clean_text
@@ -150,15 +150,17 @@ def list_stalled(limit: int = DEFAULT_LIMIT) -> list[dict[str, Any]]:
     return [task_json(row, fleet, brief=True) for row in rows.order_by("last_progress_at")[:limit]]
 
 
-def count_by_status() -> dict[str, int]:
-    """Status -> number of tasks, each counted up to COUNT_CAP."""
-    rows = f"SELECT 1 FROM longwatch_task WHERE status = %s LIMIT {COUNT_CAP}"
-    one = f"SELECT %s, (SELECT count(*) FROM ({rows}) AS capped)"
+def count_by_status(wanted: TaskFilter | None = None) -> dict[str, int]:
+    """Status -> number of tasks that match `wanted`, whatever its status; each up to COUNT_CAP."""
+    narrowed = dataclasses.replace(wanted or TaskFilter(), status=())
+    parts, params = [], []
+    for status in states.STATUSES:
+        rows = narrowed.apply(Task.objects.filter(status=status)).order_by()
+        sql, given = rows.values_list(Value(1))[:COUNT_CAP].query.sql_with_params()
+        parts.append(f"SELECT %s, (SELECT count(*) FROM ({sql}) AS capped)")
+        params += [status, *given]
     with connection.cursor() as cursor:
-        cursor.execute(
-            " UNION ALL ".join([one] * len(states.STATUSES)),
-            [status for status in states.STATUSES for _ in range(2)],
-        )
+        cursor.execute(" UNION ALL ".join(parts), params)
         return dict(cursor.fetchall())
 
 

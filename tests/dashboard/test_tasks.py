@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from django.test import Client
@@ -12,7 +14,7 @@ from django.urls import reverse
 from dashboard.views.tasks import VIEWS
 from ledger import clock, states
 from ledger.models import Task
-from ledger.transitions import operators
+from ledger.transitions import operators, sweeps
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
 from tests.factories import LEASE, OPERATOR, claim, expire_lease, make_in, make_workflow, submit
@@ -39,7 +41,6 @@ def test_an_empty_ledger_says_how_to_fill_it(operator: Client) -> None:
     text = operator.get("/tasks/").content.decode()
     assert "No tasks yet" in text
     assert "manage.py submit" in text
-    assert "Nothing waits for a person." in text
 
 
 def test_every_status_is_said_in_words(operator: Client, three: Workflow) -> None:
@@ -71,13 +72,67 @@ def test_a_tab_opens_as_many_as_it_counts(operator: Client) -> None:
         assert len(rows) == int(count[1]) > 0
 
 
-def test_the_attention_line_links_to_what_it_counts(operator: Client) -> None:
-    make_in(states.DEAD, make_workflow("w-dead"))
-    make_in(states.WAITING, make_workflow("w-wait"))
+def test_a_tab_counts_what_it_opens_under_a_filter_too(operator: Client, three: Workflow) -> None:
+    for number in range(3):
+        submit(three, title=f"Ferry {number}", tags=["night"], lane="one")
+    operators.cancel_task(submit(three, lane="one").id, actor=OPERATOR)
+    submit(make_workflow("other"), title="Ferry", lane="two")
+    claim(three, lane="one")
+    for kept in ({"q": "ferry"}, {"workflow": "three"}, {"lane": "one"}, {"tag": "night"},
+                 {"lane": "one", "q": "ferry"}, {"stalled": "yes"}):  # fmt: skip
+        text = operator.get("/tasks/", kept).content.decode()
+        tabs = re.findall(r'<a href="\?([^"]*)"[^>]*>[\w ]+ <span class="n">(\d+)</span>', text)
+        assert len(tabs) == len(VIEWS)
+        for query, count in tabs:
+            page = operator.get(f"/tasks/?{html.unescape(query)}")
+            assert len(read_rows(page)) == int(count)
+            assert int(count) == 0 or f"{count} of {count} task" in page.content.decode()
+
+
+def test_each_filter_is_a_chip_that_can_be_taken_away(operator: Client, three: Workflow) -> None:
+    submit(three, title="Ferry", tags=["night"], lane="one")
+    given = {"status": "queued", "workflow": "three", "lane": "one", "tag": "night", "q": "fer"}
+    text = operator.get("/tasks/", given).content.decode()
+    without = re.findall(r'<a href="\?([^"]*)" aria-label="Remove filter (\w+)', text)
+    assert [name for _, name in without] == ["status", "workflow", "lane", "tag", "text"]
+    for query, name in without:
+        kept = {key: text for key, text in given.items() if key != name.replace("text", "q")}
+        assert dict(parse_qsl(html.unescape(query))) == kept
+    # What is typed next is added to the filters that are on.
+    hidden = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', text))
+    assert hidden.items() >= {key: value for key, value in given.items() if key != "q"}.items()
+
+
+@pytest.mark.parametrize(
+    ("typed", "query"),
+    [
+        ("lane:one", {"lane": "one"}),
+        ("ferry tag:night  times", {"tag": "night", "q": "ferry times"}),
+        ('workflow:"my flow" status:dead', {"workflow": "my flow", "status": "dead"}),
+        ("stalled:yes", {"stalled": "yes"}),
+        ("a:b", None),
+        ("lane:", None),
+        ("xlane:y", None),
+    ],
+)
+def test_filters_can_be_typed(operator: Client, typed: str, query: dict[str, str] | None) -> None:
+    response = operator.get("/tasks/", {"q": typed})
+    if query is None:
+        assert response.status_code == 200
+    else:
+        assert response.status_code == 302
+        assert dict(parse_qsl(response["Location"].partition("?")[2])) == query
+
+
+def test_a_row_says_which_try_and_what_was_repaired(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    held = claim(three)
+    expire_lease()
+    sweeps.reclaim_task(task.id, LEASE)
     text = operator.get("/tasks/").content.decode()
-    assert '<b class="num">1</b> gave up' in text
-    assert '<b class="num">1</b> waiting for an answer' in text
-    assert len(read_rows(operator.get("/tasks/?status=dead"))) == 1
+    assert "1 of 4" in text
+    assert '1<span class="sr"> recovery</span>' in text
+    assert held.attempts == 0
 
 
 @pytest.mark.parametrize("query", [{"status": "dead!"}, {"cursor": "x"}, {"cursor": "9" * 40}])
