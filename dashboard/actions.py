@@ -12,7 +12,7 @@ from ledger import states
 from ledger.errors import StaleRevision
 from ledger.events import Actor
 from ledger.models import Task
-from ledger.queries import find_task
+from ledger.queries import STOP_AFTER, find_task, may_stop
 from ledger.transitions import operators
 
 MAX_TRIES = 3
@@ -32,6 +32,7 @@ class Action:
     done: str
     form: type[forms.ActionForm] | None = None
     danger: bool = False
+    safe: str = "Leave it as it is"
     hint: str = ""
 
     @property
@@ -59,41 +60,51 @@ PAUSE = Action("pause", "Pause", "pause", operators.pause_task, "Paused.")
 RESUME = Action("resume", "Resume", "right", operators.resume_task, "Resumed.")
 RETRY = Action(
     "retry", "Retry now…", "retry", operators.retry_task, "Queued again.", forms.ReasonForm,
-    hint="The same unit runs again now. Of a running task the worker is fenced off: what it does "
-    "from then on is refused. Nobody is charged an attempt.",
 )  # fmt: skip
 RESTART = Action(
     "restart", "Restart from step…", "undo", operators.restart_task, "Restarted.",
     forms.RestartForm,
-    hint="Outputs of that step and of all later ones are superseded, not deleted. A worker that "
-    "runs a unit now is fenced off, an open question is void. It does not count as a repair.",
+    hint="Outputs of that step and of all later ones are superseded, not deleted.",
 )  # fmt: skip
 LIMITS = Action(
     "limits", "Extend limit…", "hour", operators.extend_limits, "Limits changed.",
     forms.LimitsForm,
-    hint="A task that a limit had ended goes on by itself.",
 )  # fmt: skip
 CANCEL = Action(
     "cancel", "Cancel…", "x", operators.cancel_task, "Cancelled.", forms.ReasonForm, danger=True,
-    hint="It can't be taken back. Outputs and artifacts stay. A running unit ends at the next "
-    "moment at which it looks.",
+    safe="Keep the task",
 )  # fmt: skip
 STOP = Action(
     "stop", "Stop now…", "x", operators.stop_task, "Stopped.", forms.ReasonForm, danger=True,
-    hint="The worker is fenced off at once and the unit that it runs is lost.",
+    safe="Let the unit end",
 )  # fmt: skip
 
 ACTIONS = {action.name: action for action in (PAUSE, RESUME, RETRY, RESTART, LIMITS, CANCEL, STOP)}
 
 
 def list_offers(task: Task) -> list[tuple[Action, str]]:
-    """The buttons of a task, each with why it is disabled. They never change their places."""
-    if task.status in states.FINAL:
-        return []
+    """The buttons of a task, each with why it is disabled. They never change their places.
+
+    A cancel that a unit does not heed becomes Stop now after a while. `task` is of `find_task`.
+    """
     paused = task.status == states.PAUSED or task.pause_requested
-    last = STOP if task.status == states.RUNNING and task.cancel_requested else CANCEL
-    shown = (RESUME if paused else PAUSE, RETRY, RESTART, LIMITS, last)
-    return [(action, action.find_obstacle(task)) for action in shown]
+    asked = task.status == states.RUNNING and task.cancel_requested
+    cancel = STOP if may_stop(task) else CANCEL
+    shown = (RESUME if paused else PAUSE, RETRY, RESTART, LIMITS, cancel)
+    offers = [(action, action.find_obstacle(task)) for action in shown]
+    if asked and cancel is CANCEL:
+        soon = f"It is asked; if the unit goes on, Stop now comes after {STOP_AFTER:.0f} s."
+        offers[-1] = (CANCEL, soon)
+    return offers
+
+
+def explain_obstacles(offers: list[tuple[Action, str]]) -> list[tuple[str, str]]:
+    """(labels, why) of the disabled buttons, those with one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for action, why in offers:
+        if why:
+            reasons.setdefault(why, []).append(action.label.removesuffix("…"))
+    return [(", ".join(labels), why) for why, labels in reasons.items()]
 
 
 def name_position(task: Task) -> str:

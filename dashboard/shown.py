@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -60,34 +60,6 @@ def list_step_names(row: Task, fleet: Fleet) -> list[str]:
     except UnknownWorkflow:
         known = fleet.knows.get((row.workflow, row.workflow_version))
         return list(known.steps) if known else []
-
-
-def list_steps(
-    task: Mapping[str, Any], names: Sequence[str], sums: Iterable[queries.StepSum]
-) -> list[dict[str, Any]]:
-    """One row a step, in order: what it did so far, and whether it is done, current or to come.
-
-    A step that was done and is redone after a restart is to come again. Names that only outputs
-    know (the workflow has changed since) keep their place.
-    """
-    here, status = task["step"]["index"], task["status"]
-    by_place = {(one.index, one.name): one for one in sums}
-    places = sorted({*enumerate(names), *by_place, (here, task["step"]["name"])})
-    rows = []
-    for index, name in places:
-        found = by_place.get((index, name))
-        current = (index, name) == (here, task["step"]["name"]) and status != states.COMPLETED
-        done = words.LOOKS[states.COMPLETED] if found and found.units else None
-        rows.append(
-            {
-                "index": index,
-                "name": name,
-                "sum": found,
-                "current": current,
-                "look": task["look"] if current else done,
-            }
-        )
-    return rows
 
 
 HIDDEN = frozenset(
@@ -155,14 +127,3 @@ def _is_key(model: Any, key: str) -> bool:
     except (ValueError, ValidationError):
         return False
     return True
-
-
-def count_superseding(row: Task, names: Sequence[str]) -> list[tuple[str, int]]:
-    """(step, live outputs that a restart from it supersedes), the latest reached step first."""
-    live: dict[int, int] = {}
-    for one in queries.sum_steps(row.pk):
-        live[one.index] = live.get(one.index, 0) + one.units
-    return [
-        (names[index], sum(units for at, units in live.items() if at >= index))
-        for index in range(min(row.step_index, len(names) - 1), -1, -1)
-    ]

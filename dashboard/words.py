@@ -33,6 +33,7 @@ LOOKS = {
 }
 LOST = Look("Lost", "lost", "is-stall", "its worker is gone; it is queued again by itself")
 STALLED = Look("Stalled", "stall", "is-stall", "a worker holds it, but nothing moves")
+NOT_STARTED = Look("Not started", "idle", "is-idle")
 NO_WORKER = Look("No worker", "none", "is-stall")
 
 REASONS = {

@@ -78,6 +78,18 @@
     }
   });
 
+  // A link that shows another part of the same page leaves its address, to be sent on or loaded anew.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-place]");
+    if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) history.replaceState(history.state, "", link.href);
+  });
+
+  // The button of a dialog names what is chosen in it.
+  document.addEventListener("change", (event) => {
+    const button = event.target.form?.querySelector("button[data-names]");
+    if (button?.dataset.names === event.target.name) button.textContent = `${button.dataset.verb} ${event.target.value}`;
+  });
+
   function saySpan(seconds) {
     const whole = Math.floor(seconds);
     const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
@@ -93,7 +105,8 @@
     if (document.hidden) return;
     for (const time of document.querySelectorAll("time[data-time]")) {
       const seconds = (Date.now() + skew - Date.parse(time.dateTime)) / 1000;
-      time.textContent = seconds >= 0 ? `${saySpan(seconds)} ago` : `in ${saySpan(-seconds)}`;
+      if (time.dataset.time === "left") time.textContent = seconds < 0 ? `${saySpan(-seconds)} left` : "expired, checking";
+      else time.textContent = seconds >= 0 ? `${saySpan(seconds)} ago` : `in ${saySpan(-seconds)}`;
     }
   }
 

@@ -14,9 +14,9 @@ from django.views.decorators.http import require_http_methods
 from dashboard import shown
 from dashboard.access import PageRequest, allow
 from dashboard.actions import ACTIONS, Action, name_position, take_action
+from dashboard.effects import list_choices, list_effects
 from dashboard.forms import ActionForm
 from dashboard.htmx import make_redirect, render_page, wants_part
-from dashboard.templatetags.longwatch import read_server_time
 from dashboard.views.task import render_task
 from ledger import queries
 from ledger.access import OPERATE
@@ -93,7 +93,9 @@ def ask_first(
     request: PageRequest, action: Action, row: Task, form: ActionForm, status: int
 ) -> HttpResponseBase:
     """The form in a dialog, or as a page of its own."""
-    task = shown.show_row(queries.task_json(row, queries.load_fleet()), read_server_time())
+    now: Any = getattr(row, "read_at")  # noqa: B009  an annotation of find_task
+    task = shown.show_row(queries.task_json(row, queries.load_fleet()), now)
+    choices = list_choices(row, form.steps) if "to_step" in form.fields else []
     context = {
         "section": "tasks",
         "task": task,
@@ -101,6 +103,8 @@ def ask_first(
         "form": form,
         "back": read_back(request),
         "obstacle": action.find_obstacle(row),
-        "superseding": shown.count_superseding(row, form.steps) if "to_step" in form.fields else [],
+        "choices": choices,
+        "ended": not task["unfinished"],
+        "effects": list_effects(action.name, row, shown.measure_wall(row, now)),
     }
     return render_page(request, "dashboard/action.html", context, part="action-form", status=status)

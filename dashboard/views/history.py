@@ -8,12 +8,13 @@ from uuid import UUID
 from django.http import HttpResponseBase
 from django.views.decorators.http import require_safe
 
-from dashboard import shown
+from dashboard import past, shown, words
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import render_page
-from dashboard.views.task import actor_text
 from ledger import queries
 from ledger.access import READ
+from ledger.errors import InvalidInput
+from ledger.events import KINDS
 from ledger.queries.paging import read_seq
 
 PAGE = 100
@@ -31,14 +32,17 @@ def show_outputs(request: PageRequest, task_id: UUID) -> HttpResponseBase:
 @require_safe
 @allow(READ)
 def show_events(request: PageRequest, task_id: UUID) -> HttpResponseBase:
-    """The events, newest first."""
+    """The events, newest first, timers too; `kind` narrows them to one."""
+    kind = request.GET.get("kind", "")
+    if kind and kind not in KINDS:
+        raise InvalidInput("kind", f"is none; it takes one of {', '.join(sorted(KINDS))}.")
     before = read_seq(request.GET.get("before", ""))
-    rows = queries.list_latest_events(task_id, before=before, limit=PAGE)
-    called = shown.name_actors({actor_text(row["actor"]) for row in rows})
-    for row in rows:
-        row["by"] = called[actor_text(row["actor"])]
-        row["summary"] = shown.summarise_data(row["data"])
-    return render_record(request, task_id, {"events": rows, "what": "Events"}, rows)
+    rows = queries.list_latest_events(task_id, before=before, limit=PAGE, kind=kind)
+    called = shown.name_actors({past.actor_text(row["actor"]) for row in rows})
+    events = past.tell_events(rows, called)
+    kinds = sorted((words.EVENTS[one].label, one) for one in KINDS)
+    context = {"events": events, "what": "Events", "kind": kind, "kinds": kinds}
+    return render_record(request, task_id, context, rows)
 
 
 @require_safe

@@ -2,127 +2,189 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
 from django.http import HttpResponse, HttpResponseBase
 from django.views.decorators.http import require_safe
 
-from dashboard import shown
+from dashboard import past, shown
 from dashboard.access import PageRequest, allow
-from dashboard.actions import list_offers, name_position
-from dashboard.htmx import find_unchanged, render_page, wants_part
-from dashboard.templatetags.longwatch import read_server_time
-from ledger import conf, queries, states
+from dashboard.actions import explain_obstacles, list_offers, name_position
+from dashboard.htmx import find_unchanged, render_page
+from dashboard.panel import Wish, choose_step, open_panel, read_wish
+from dashboard.waterfall import draw_waterfall
+from ledger import conf, queries, registry, states
 from ledger.access import OPERATE, READ
+from ledger.errors import UnknownWorkflow
+from ledger.models import Task
 
 TEMPLATE = "dashboard/task.html"
-SHOWN = 50
-"""Units and events on the page; the older ones have pages of their own."""
+EVENTS_SHOWN = 20
+"""The older ones have a page of their own."""
+
+NOT_EVENTS = frozenset({"scheduled", "promoted"})
+"""A loop that pauses between its units has two of these for each."""
 
 
 @require_safe
 @allow(READ)
 def show_task(request: PageRequest, task_id: UUID) -> HttpResponseBase:
-    """The page; for a poll the vitals alone when only a beat came in, else every part."""
+    """The page; for a poll what moves when only a beat came in, else every part."""
+    before = request.headers.get("HX-PTag", "")
+    if not before:  # the page, or a link in it
+        return render_task(request, task_id)
     tag = queries.read_tag(task_id)
     if unchanged := find_unchanged(request, tag):
         return unchanged
-    before = request.headers.get("HX-PTag", "")
-    if wants_part(request) and before.split(".")[0] == tag.split(".")[0]:
-        context = load_vitals(queries.find_task(task_id)) | {"tag": tag}
-        return render_page(request, TEMPLATE, context, part="task-vitals", tag=tag)
-    return render_task(request, task_id, tag=tag)
+    row = queries.find_task(task_id)
+    if before.split(".")[0] != str(row.revision):
+        return render_task(request, task_id, row=row)
+    context = load_moving(row, read_wish(request))
+    return render_page(request, TEMPLATE, context, part="task-beat", tag=context["tag"])
 
 
 def render_task(
     request: PageRequest,
     task_id: UUID,
     *,
-    tag: str = "",
+    row: Task | None = None,
     status: int = 200,
     notice: tuple[str, str] | None = None,
     after_action: bool = False,
 ) -> HttpResponse:
     """Every part of the page that can change, or the page.
 
-    `notice` is (css class, sentence); `after_action` says that another element asked.
+    `row` is there for a poll, which gets a tag; `notice` is (css class, sentence); `after_action`
+    says that another element asked.
     """
-    # Read before the row: a tag may be older than what is shown, never newer.
-    tag = tag or queries.read_tag(task_id)
-    row = queries.find_task(task_id)
-    context = load_vitals(row) | load_record(row)
-    context |= {"section": "tasks", "tag": tag, "notice": notice}
-    context["steps"] = shown.list_steps(context["task"], context["names"], context["sums"])
+    polled = row is not None
+    row = row or queries.find_task(task_id)
+    wish = read_wish(request)
+    context = load_moving(row, wish)
+    context |= load_rest(context, wish)
+    context |= {"section": "tasks", "notice": notice, "position": name_position(row)}
     context["offers"] = list_offers(row) if OPERATE in request.scopes else []
-    context["position"] = name_position(row)
+    context["obstacles"] = explain_obstacles(context["offers"])
     return render_page(
         request,
         TEMPLATE,
         context,
         part="task-changed",
         status=status,
-        tag="" if after_action else tag,
+        tag=context["tag"] if polled else "",
         retarget="#task-vitals" if after_action else "",
         events=("done",) if after_action and status == 200 else (),
     )
 
 
-def load_vitals(row: Any) -> dict[str, Any]:
-    """The task and its figures: three queries with `find_task`."""
-    now = read_server_time()
-    fleet = queries.load_fleet()
+def load_moving(row: Task, wish: Wish) -> dict[str, Any]:
+    """What a beat can move: vitals and picture. At most four queries beside the row's own."""
+    now: Any = getattr(row, "read_at")  # noqa: B009  an annotation of find_task
+    fleet = load_fleet_for(row)
     task = shown.show_row(queries.task_json(row, fleet), now)
-    used, limits = task["used"], task["limits"]
+    names = shown.list_step_names(row, fleet)
+    units = queries.list_units(row.pk, step=wish.step, seq=wish.unit)
+    record = queries.list_record(row.pk)
+    timeline = queries.build_timeline(row, units, record, now)
     wall = shown.measure_wall(row, now)
-    tokens = used["tokens_in"] + used["tokens_out"]
     return {
+        # Of the row, which was read before the rest: a tag may be older than what is shown.
+        "tag": queries.make_tag(row),
+        "row": row,
         "task": task,
-        "names": shown.list_step_names(row, fleet),
-        "gauges": [
-            _make_gauge("Units", f"{used['units']:,}", limits["units"], used["units"]),
-            _make_gauge("Tokens", f"{tokens:,}", limits["tokens"], tokens),
-        ],
-        "wall_used": wall,
-        "wall_percent": shown.share(wall, row.limit_wall),
+        "wish": wish,
+        "query": wish.write(),
+        "step": choose_step(wish, task, units),
+        "ended": row.status in states.FINISHED,
+        "units": units,
+        "record": record,
+        "timeline": timeline,
+        "picture": draw_waterfall(timeline, task, names, units, wish.squeeze),
+        "workers": past.count_workers(timeline),
+        "recovered": len(timeline.recoveries),
+        "gauges": list_gauges(task, wall),
+        "rest": estimate_rest(row, wall),
         "report_percent": shown.share(row.progress_done or 0, row.progress_total or 0),
         "repair_percent": shown.share(row.repair_count, row.max_repairs),
         "max_reclaims": conf.load().max_reclaims,
         "reclaim_percent": shown.share(row.reclaims, conf.load().max_reclaims),
-        "feedback": row.feedback if isinstance(row.feedback, dict) else {"note": row.feedback},
-        "restarted": row.feedback is not None,
-        "ended": row.status in states.FINISHED,
+        "counts_down": row.lease_until if is_ending(row) else None,
+        "beat_marks": mark_beats(timeline),
     }
 
 
-def load_record(row: Any) -> dict[str, Any]:
-    """What is on record of the task: steps, last units and events, artifacts, questions."""
-    events = queries.list_latest_events(row.pk, limit=SHOWN, quiet=True)
-    asked = queries.list_asked(row.pk)
-    outputs = queries.list_latest_outputs(row.pk, limit=SHOWN)
-    actors = {actor_text(event["actor"]) for event in events}
-    actors |= {row.submitted_by, *(one["decided_by"] for one in asked if one["decided_by"])}
-    called = shown.name_actors(actors)
-    for event in events:
-        event["by"] = called[actor_text(event["actor"])]
-        event["summary"] = shown.summarise_data(event["data"])
-    for one in asked:
-        one["by"] = called.get(one["decided_by"], "")
+def load_rest(moving: dict[str, Any], wish: Wish) -> dict[str, Any]:
+    """What only a change of the task changes: history, panel, artifacts. Three queries."""
+    row, record, timeline = moving["row"], moving["record"], moving["timeline"]
+    called = shown.name_actors(past.list_actors(row, record, timeline))
+    told = [event for event in record if event["kind"] not in NOT_EVENTS]
     return {
-        "sums": queries.sum_steps(row.pk),
-        "outputs": outputs,
-        "events": events,
-        "artifacts": queries.list_artifacts(row.pk).items,
-        "asked": asked,
         "submitter": called[row.submitted_by],
-        "more_outputs": len(outputs) == SHOWN,
+        "panel": open_panel(wish, moving["task"], moving["units"], record, called),
+        "restarts": past.list_restarts(timeline.restarts, moving["units"], called),
+        "recoveries": past.list_recoveries(timeline.recoveries),
+        "asked": past.list_asked(record, called),
+        "events": past.tell_events(told[:EVENTS_SHOWN], called),
+        "kinds": past.count_kinds(told),
+        "event_count": len(told),
+        "artifacts": queries.list_artifacts(row.pk).items,
     }
 
 
-def actor_text(actor: dict[str, str]) -> str:
-    """{"kind": "user", "id": "3"} as `user:3`."""
-    return f"{actor['kind']}:{actor['id']}" if actor["id"] else actor["kind"]
+def load_fleet_for(row: Task) -> queries.Fleet:
+    """The live workers where they matter: for what waits for one, or what only they know."""
+    if row.status != states.QUEUED:
+        try:
+            registry.get(row.workflow, row.workflow_version)
+            return queries.Fleet(0, {})
+        except UnknownWorkflow:
+            pass
+    return queries.load_fleet()
 
 
-def _make_gauge(label: str, text: str, limit: int, used: int) -> dict[str, Any]:
-    return {"label": label, "used": text, "limit": limit, "percent": shown.share(used, limit)}
+def list_gauges(task: dict[str, Any], wall: float) -> list[dict[str, Any]]:
+    """What the task has used of each limit."""
+    used, limits = task["used"], task["limits"]
+    tokens = used["tokens_in"] + used["tokens_out"]
+    figures: Iterable[tuple[str, str, float, float, Any]] = (
+        ("Units", "units", used["units"], limits["units"], used["units"]),
+        ("Tokens", "tokens", tokens, limits["tokens"], tokens),
+        ("Money", "money", float(used["cost"]), float(limits["cost"]), used["cost"]),
+        ("Time", "time", wall, limits["wall"], wall),
+    )
+    return [
+        {
+            "label": label,
+            "kind": kind,
+            "used": exact,
+            "limit": limits["cost"] if kind == "money" else limit,
+            "percent": (percent := shown.share(amount, limit)),
+            "css": "is-fail" if percent >= 100 else "is-stall" if percent >= 80 else "",
+        }
+        for label, kind, amount, limit, exact in figures
+    ]
+
+
+def estimate_rest(row: Task, wall: float) -> str:
+    """How much work is left; nothing for what is held up: nobody knows how long."""
+    if row.status not in states.WALL_RUNS or row.started_at is None:
+        return ""
+    return past.say_rest(queries.list_runs(row.workflow, row.workflow_version), wall)
+
+
+def is_ending(row: Task) -> bool:
+    """True for a lease that missed a beat."""
+    left = queries.seconds_left(row)
+    return left is not None and left < queries.count_warning()
+
+
+def mark_beats(timeline: queries.Timeline) -> list[dict[str, Any]]:
+    """Where on a line of the task's life a worker fell silent, or came back too late."""
+    whole = (timeline.end - timeline.start).total_seconds()
+    moments = [*(one.lost.end for one in timeline.recoveries), *timeline.refused]
+    return [
+        {"at": moment, "x": f"{shown.share((moment - timeline.start).total_seconds(), whole):.2f}%"}
+        for moment in sorted(moments)[-20:]
+    ]

@@ -29,6 +29,7 @@ from ledger.queries.overview import (
     list_unfinished,
 )
 from ledger.queries.pages import (
+    STOP_AFTER,
     StepSum,
     count_waiting,
     count_warning,
@@ -82,6 +83,7 @@ __all__ = [
     "DEFAULT_LIMIT",
     "MAX_LIMIT",
     "MAX_UNITS",
+    "STOP_AFTER",
     "Ended",
     "Fleet",
     "Page",

@@ -162,7 +162,7 @@ def list_record(
         rows = rows.filter(seq__lt=before)
     found = rows.defer("data").annotate(lean=_Lean("data")).order_by("-seq")[:limit]
     for row in found:
-        row.data = row.lean  # type: ignore[attr-defined]
+        row.data = row.lean
     return [show_event(row) for row in found]
 
 
@@ -274,7 +274,8 @@ def _find_end(held: dict[str, Any], at: dt.datetime, starts: Sequence[dt.datetim
     """Not after the next attempt began, and no backoff after the time it was due."""
     later = [start for start in starts if start >= held["at"]]
     due = _read_time(held["data"].get("until")) if held["kind"] == "scheduled" else None
-    return max(held["at"], min([at, *later[:1], *([due] if due else [])]))
+    began: dt.datetime = held["at"]
+    return max(began, min([at, *later[:1], *([due] if due else [])]))
 
 
 def _park(held: dict[str, Any], end: dt.datetime) -> Span:

@@ -10,9 +10,10 @@ from django.test import Client
 from django.urls import reverse
 
 from dashboard.actions import ACTIONS, name_position
-from ledger import sql, states
+from ledger import clock, sql, states
 from ledger.models import Event, Task
-from ledger.transitions import operators
+from ledger.queries import STOP_AFTER
+from ledger.transitions import holder, operators
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
 from tests.factories import LEASE, OPERATOR, claim, make_in, make_unit, make_workflow, submit
@@ -42,6 +43,7 @@ def prepare(name: str, workflow: Workflow) -> Task:
     if name == "stop":
         operators.cancel_task(task.id, actor=OPERATOR)
         task.refresh_from_db()
+        clock.offset += STOP_AFTER + 1
     return task
 
 
@@ -215,8 +217,13 @@ def test_a_button_that_can_not_be_used_says_why(
     }
     expected -= {"pause"} if task.status == states.PAUSED else {"resume"}
     assert offered == (set() if status in states.FINAL else expected)
-    for title in re.findall(r'disabled title="([^"]*)"', bar[1]):
+    why = re.search(r'<p class="why">(.*?)</p>', bar[1], re.DOTALL)
+    titles = re.findall(r'disabled title="([^"]*)"', bar[1])
+    assert len(titles) + len(offered) == 5
+    for title in titles:
         assert title.endswith(".")
+        assert why
+        assert title in why[1]
 
 
 def test_pause_becomes_resume_and_cancel_becomes_stop(operator: Client, three: Workflow) -> None:
@@ -224,7 +231,45 @@ def test_pause_becomes_resume_and_cancel_becomes_stop(operator: Client, three: W
     for name in ("pause", "cancel"):
         task.refresh_from_db()
         operator.post(path_of(task, name), fill(task, name))
-    text = operator.get(reverse("dashboard:task", args=[task.id])).content.decode()
-    assert ">Stop now" in text.replace("</svg>", ">")
+    path = reverse("dashboard:task", args=[task.id])
+    text = operator.get(path).content.decode().replace("</svg>", ">")
     assert "Resume</button>" in text
     assert "cancel asked" in text
+    # A unit has a moment to end by itself; the button keeps its place meanwhile.
+    assert "Stop now" in text
+    assert "Stop now…" not in text
+    assert re.search(r"disabled[^>]*>.*?Cancel…</button>", text)
+    clock.offset += STOP_AFTER + 1
+    assert "Stop now…" in operator.get(path).content.decode()
+
+
+def test_the_restart_dialog_says_what_it_does(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    held = claim(three)
+    sql.checkpoint_unit(held, make_unit(held, three), lease_seconds=LEASE, groups=[])
+    text = operator.get(path_of(task, "restart")).content.decode()
+    for part in (
+        "host:1 is fenced off at once; what it does in b, turn 0 is then refused.",
+        "Round 1. It does not count against the 3 repairs.",
+        "9,999 of 10,000 units", "Restart from b</button>", "tokens, $0.00 to be done again",
+    ):  # fmt: skip
+        assert part in text
+    asked = operator.post(path_of(task, "restart"), fill(task, "restart", to_step="a", note=""))
+    assert "Restart from a</button>" in asked.content.decode()
+
+
+def test_a_limit_that_ended_a_task_is_extended_and_it_goes_on(
+    operator: Client, three: Workflow
+) -> None:
+    task = submit(three)
+    operators.extend_limits(task.id, limits_given={"units": 1}, actor=OPERATOR)
+    held = claim(three)
+    holder.settle_unit(held, make_unit(held, three))
+    task.refresh_from_db()
+    assert task.status_reason == states.LIMIT_UNITS
+    text = operator.get(path_of(task, "limits")).content.decode()
+    assert "Extend limit and continue</button>" in text
+    assert "The task goes on at b, turn 0." in text
+    assert operator.post(path_of(task, "limits"), fill(task, "limits")).status_code == 302
+    task.refresh_from_db()
+    assert task.status == states.QUEUED

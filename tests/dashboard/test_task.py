@@ -44,9 +44,17 @@ def read_tag(response: Any) -> str:
 
 
 def read_units(text: str) -> list[tuple[str, bool]]:
-    """(step, superseded) of each unit on the page, newest first."""
-    found = re.findall(r'<li id="unit-\d+"( class="was")?>.*?<b>(\w+)</b>', text, re.DOTALL)
-    return [(name, bool(was)) for was, name in found]
+    """(turn, superseded) of each unit of the shown step, newest first."""
+    found = re.search(r'<details class="blk" id="panel-units".*?</details>', text, re.DOTALL)
+    assert found
+    items = re.findall(r'<li( class="was")?><a [^>]*>turn (\d+)', found[0])
+    return [(turn, bool(was)) for was, turn in items]
+
+
+def read_rows(text: str) -> dict[str, str]:
+    """The state of each step of the picture."""
+    rows = re.findall(r'<span class="sr">([^<]*)</span></span><a [^>]*>(\w+)</a>', text)
+    return {name: state for state, name in rows}
 
 
 def test_the_page_tells_steps_units_events_and_limits(operator: Client, three: Workflow) -> None:
@@ -57,9 +65,10 @@ def test_the_page_tells_steps_units_events_and_limits(operator: Client, three: W
     assert "<title>Ferry timetables · Running · Longwatch</title>" in text
     for part in ("12345678901234567", "nightly", "host:1", "Step 2 of 3", "Submitted", "of 10,000"):
         assert part in text
-    assert read_units(text) == [("a", False)]
-    assert re.search(r'aria-current="step">\s*<th[^>]*>b</th>', text)
-    assert re.search(r"<th[^>]*>c</th>\s*<td[^>]*><span class=\"st is-idle\">.*?Not started", text)
+    assert read_rows(text) == {"a": "Completed", "b": "Running", "c": "Not started"}
+    assert re.search(r'aria-current="step">\s*<th[^>]*>.*?step=b"', text)
+    of_a = operator.get(path_of(task), {"step": "a"}).content.decode()
+    assert read_units(of_a) == [("0", False)]
 
 
 def test_a_restart_marks_what_it_superseded(operator: Client, three: Workflow) -> None:
@@ -68,9 +77,11 @@ def test_a_restart_marks_what_it_superseded(operator: Client, three: Workflow) -
     assert sql.checkpoint_unit(held, make_unit(held, three), lease_seconds=LEASE, groups=[])
     operators.restart_task(task.id, to_step="a", note="look at the sources", actor=OPERATOR)
     text = operator.get(path_of(task)).content.decode()
-    assert read_units(text) == [("a", True)]
-    assert "superseded in round 1" in text
+    assert read_units(text) == [("0", True)]
+    assert "Superseded in round 1" in text
+    assert 'class="b-old"' in text
     assert "Restarted from a step" in text
+    assert "1 a output is superseded, not deleted." in text
     assert "look at the sources" in text
 
 
@@ -104,7 +115,7 @@ def test_an_unchanged_poll_is_a_304_without_a_body(operator: Client, three: Work
     assert (poll.status_code, poll.content) == (304, b"")
 
 
-def test_a_beat_sends_the_vitals_alone(operator: Client, three: Workflow) -> None:
+def test_a_beat_sends_the_vitals_and_the_picture(operator: Client, three: Workflow) -> None:
     task = submit(three)
     held = claim(three)
     tag = read_tag(operator.get(path_of(task)))
@@ -112,7 +123,7 @@ def test_a_beat_sends_the_vitals_alone(operator: Client, three: Workflow) -> Non
     poll = operator.get(path_of(task), headers=PART | {"HX-PTag": tag})
     text = poll.content.decode()
     assert "20 of 34 files edited" in text
-    assert "hx-partial" not in text
+    assert re.findall(r'<hx-partial hx-target="#([a-z-]+)"', text) == ["task-timeline"]
     assert "task-events" not in text
 
 
@@ -123,10 +134,10 @@ def test_a_change_sends_every_part_once(operator: Client, three: Workflow) -> No
     sql.checkpoint_unit(held, make_unit(held, three), lease_seconds=LEASE, groups=[])
     poll = operator.get(path_of(task), headers=PART | {"HX-PTag": tag})
     text = poll.content.decode()
-    assert text.lstrip().startswith('<dl class="vitals six" id="task-vitals"')
+    assert text.lstrip().startswith('<dl class="vitals eight" id="task-vitals"')
     targets = re.findall(r'<hx-partial hx-target="#([a-z-]+)"', text)
-    assert targets == ["task-head", "task-actions", "task-steps", "task-outputs", "task-side",
-                       "task-events"]  # fmt: skip
+    assert targets == ["task-timeline", "task-head", "task-actions", "task-tabs", "task-past",
+                       "task-panel", "task-side", "task-events"]  # fmt: skip
     for name in targets:
         assert text.count(f'id="{name}"') == 1
 
@@ -162,19 +173,32 @@ def test_the_last_poll_stops_the_polling(operator: Client, three: Workflow) -> N
 def test_a_polled_part_holds_no_form(operator: Client, three: Workflow) -> None:
     """A poll that swaps a form would take what somebody types in it."""
     text = operator.get(path_of(make_in(states.RUNNING, three))).content.decode()
-    part = re.search(r'<dl class="vitals six" id="task-vitals".*?</dl>', text, re.DOTALL)
+    part = re.search(r'<dl class="vitals eight" id="task-vitals".*?</dl>', text, re.DOTALL)
     assert part
     assert {tag for tag, _ in Elements(part[0]).found}.isdisjoint({"form", "input", "textarea"})
 
 
+@pytest.mark.parametrize("status", states.STATUSES)
 def test_the_page_and_its_poll_take_few_queries(
-    operator: Client, three: Workflow, django_assert_max_num_queries: Any
+    operator: Client, three: Workflow, django_assert_max_num_queries: Any, status: str
 ) -> None:
-    task = make_in(states.WAITING, three)
+    """The most that a page can need: people and tokens to be named, a wait for a worker."""
+    task = make_in(status, three)
+    by_token = {"submitted_by": "token:01a226da-9930-78b7-a7dd-ee53d01bdb66"}
+    Task.objects.filter(pk=task.pk).update(**by_token, started_at=task.created_at)
+    if status in states.UNFINISHED:
+        operators.extend_limits(task.pk, limits_given={"units": 77}, actor=OPERATOR)
     with django_assert_max_num_queries(12):
-        tag = read_tag(operator.get(path_of(task)))
+        page = operator.get(path_of(task))
+    if status in states.FINISHED:
+        return
+    tag = read_tag(page)
     with django_assert_max_num_queries(4):
-        operator.get(path_of(task), headers=PART | {"HX-PTag": tag})
+        poll = operator.get(path_of(task), headers=PART | {"HX-PTag": tag})
+    assert poll.status_code == 304
+    with django_assert_max_num_queries(12):
+        poll = operator.get(path_of(task), headers=PART | {"HX-PTag": "0.0"})
+    assert poll.status_code == 200
 
 
 def test_what_is_not_there_is_a_404(operator: Client, three: Workflow) -> None:
@@ -189,10 +213,13 @@ def test_what_is_not_there_is_a_404(operator: Client, three: Workflow) -> None:
 def test_one_unit_is_shown_whole(operator: Client, three: Workflow) -> None:
     task = submit(three)
     held = claim(three)
-    unit = make_unit(held, three, output='{"text":"' + "x" * 9_000 + 'END"}', log_tail="hello log")
+    unit = make_unit(held, three, output='{"text":"' + "x" * 66_000 + 'END"}', log_tail="hello log")
     sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=[])
     seq = Task.objects.get(pk=task.pk).outputs.get().seq
-    assert "END" not in operator.get(path_of(task)).content.decode()
+    page = operator.get(path_of(task), {"unit": seq}).content.decode()
+    assert "END" not in page
+    assert "more characters" in page
+    assert reverse("dashboard:output", args=[task.id, seq]) in page
     text = operator.get(reverse("dashboard:output", args=[task.id, seq])).content.decode()
     assert "END" in text
     assert "hello log" in text
@@ -204,7 +231,7 @@ def test_the_whole_record_is_a_page_away(operator: Client, three: Workflow) -> N
         operators.pause_task(task.id, actor=OPERATOR)
         operators.resume_task(task.id, actor=OPERATOR)
     text = operator.get(path_of(task)).content.decode()
-    assert text.count('id="event-') == 50
+    assert text.count('id="event-') == 20
     assert reverse("dashboard:events", args=[task.id]) in text
     first = operator.get(reverse("dashboard:events", args=[task.id])).content.decode()
     assert first.count('id="event-') == 100

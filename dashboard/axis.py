@@ -1,0 +1,161 @@
+"""Time from left to right in percent of the width, with long idle times squeezed."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import itertools
+from collections.abc import Sequence
+
+from dashboard.templatetags.longwatch import MONTHS, duration
+from ledger.queries.timeline import WORK, Timeline
+
+LEFT, RIGHT_OPEN, RIGHT = 1.0, 6.0, 1.5
+"""Room before the first bar, and after the last: wide enough for the word "now"."""
+
+SQUEEZED_WIDTH = 6.0
+MAX_SQUEEZED = 6
+IDLE_SECONDS, IDLE_SHARE = 60.0, 0.15
+"""Idle time is squeezed from so many seconds on that are more than so much of all work."""
+
+TICKS = [
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200,
+    86_400, 172_800, 604_800, 2_592_000,
+]  # fmt: skip
+MAX_TICKS, TICK_WIDTH = 7, 9.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of time between two places on the axis; seconds since the epoch, percent."""
+
+    start: float
+    end: float
+    x: float
+    width: float
+    squeezed: bool
+
+    @property
+    def label(self) -> str:
+        """How long it truly is."""
+        return duration(self.end - self.start)
+
+    @property
+    def middle(self) -> str:
+        """Where its label stands."""
+        return percent(self.x + self.width / 2)
+
+    @property
+    def left(self) -> str:
+        """Where it begins, as an attribute."""
+        return percent(self.x)
+
+    @property
+    def wide(self) -> str:
+        """Its width, as an attribute."""
+        return percent(self.width)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Axis:
+    """The pieces from left to right, without holes."""
+
+    pieces: list[Piece]
+
+    def place(self, moment: dt.datetime) -> float:
+        """Percent of the width; what lies outside is at the nearer end."""
+        at = moment.timestamp()
+        for piece in self.pieces:
+            if at <= piece.end:
+                span = piece.end - piece.start
+                inside = (max(at, piece.start) - piece.start) / span if span else 0.0
+                return piece.x + piece.width * inside
+        last = self.pieces[-1]
+        return last.x + last.width
+
+    @property
+    def squeezed(self) -> list[Piece]:
+        """The pieces that are narrower than they are long."""
+        return [piece for piece in self.pieces if piece.squeezed]
+
+    def list_ticks(self, keep_off: float | None) -> list[tuple[str, str]]:
+        """(place, text) of round times, none too near to another or to `keep_off`."""
+        plain = [piece for piece in self.pieces if not piece.squeezed]
+        seconds = sum(piece.end - piece.start for piece in plain)
+        step = next((one for one in TICKS if seconds / one <= MAX_TICKS), TICKS[-1])
+        dated = self.pieces[-1].end - self.pieces[0].start > 86_400
+        found: list[tuple[float, str]] = []
+        for piece in plain:
+            first = -(-piece.start // step) * step
+            for at in itertools.takewhile(
+                lambda at, end=piece.end: at <= end,  # type: ignore[misc]
+                itertools.count(first, step),
+            ):
+                x = self.place(dt.datetime.fromtimestamp(at, dt.UTC))
+                near = [*(place for place, _ in found[-1:])]
+                near += [] if keep_off is None else [keep_off]
+                if all(abs(x - other) >= TICK_WIDTH for other in near):
+                    found.append((x, say_tick(at, step, dated)))
+        return [(percent(x), text) for x, text in found]
+
+
+def percent(value: float) -> str:
+    """A number for an SVG attribute."""
+    return f"{value:.2f}%"
+
+
+def say_tick(at: float, step: float, dated: bool) -> str:
+    """'14:32', '14:32:10' where seconds matter, '29 Nov 14:00' where days do."""
+    moment = dt.datetime.fromtimestamp(at, dt.UTC)
+    if step >= 86_400:
+        return f"{moment.day} {MONTHS[moment.month - 1]}"
+    if dated:
+        return f"{moment.day} {MONTHS[moment.month - 1]} {moment:%H:%M}"
+    return f"{moment:%H:%M}" if step >= 60 else f"{moment:%H:%M:%S}"
+
+
+def make_axis(timeline: Timeline, squeeze: bool) -> Axis:
+    """From the timeline's start to its end; with `squeeze` long idle times take little room."""
+    start, end = timeline.start.timestamp(), timeline.end.timestamp()
+    end = max(end, start + 1.0)
+    going = any(span.open for span in timeline.spans)
+    room = 100.0 - LEFT - (RIGHT_OPEN if going else RIGHT)
+    idle = choose_squeezed(list_idle(timeline, start, end), end - start) if squeeze else []
+    plain = (end - start) - sum(until - since for since, until in idle)
+    left_over = room - SQUEEZED_WIDTH * len(idle)
+    pieces, at, x = [], start, LEFT
+    for since, until in [*idle, (end, end)]:
+        width = left_over * (since - at) / plain if plain else 0.0
+        if since > at:
+            pieces.append(Piece(at, since, x, width, False))
+        x += width
+        if until > since:
+            pieces.append(Piece(since, until, x, SQUEEZED_WIDTH, True))
+            x += SQUEEZED_WIDTH
+        at = until
+    return Axis(pieces)
+
+
+def list_idle(timeline: Timeline, start: float, end: float) -> list[tuple[float, float]]:
+    """The times in which no worker was busy with the task."""
+    busy = sorted(
+        (span.start.timestamp(), span.end.timestamp())
+        for span in timeline.spans
+        if span.kind in WORK
+    )
+    found, at = [], start
+    for since, until in [*busy, (end, end)]:
+        if since > at:
+            found.append((at, since))
+        at = max(at, until)
+    return found
+
+
+def choose_squeezed(
+    idle: Sequence[tuple[float, float]], seconds: float
+) -> list[tuple[float, float]]:
+    """The longest of those that are long beside the work, in order of time; none without work."""
+    work = seconds - sum(until - since for since, until in idle)
+    bound = max(IDLE_SECONDS, IDLE_SHARE * work)
+    long = sorted((one for one in idle if one[1] - one[0] > bound), key=lambda one: one[0] - one[1])
+    return sorted(long[:MAX_SQUEEZED]) if work > 0 else []

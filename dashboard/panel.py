@@ -1,0 +1,97 @@
+"""The step panel of a task's page: one step, one of its units, and what was tried for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from dashboard import past, words
+from dashboard.access import PageRequest
+from ledger import registry, states
+from ledger.errors import LedgerError
+
+MAX_LISTED = 60
+"""Units of a step that have a link; the others are on the page of all units."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wish:
+    """What of a task somebody wants to see: in the address, so that it can be sent on."""
+
+    step: str = ""
+    unit: int = 0
+    squeeze: bool = True
+
+    def write(self, **changes: Any) -> str:
+        """The query of an address that asks for it, with `changes`; empty for what is usual."""
+        wish = dataclasses.replace(self, **changes)
+        named = {"unit": wish.unit} if wish.unit else {"step": wish.step} if wish.step else {}
+        query = urlencode(named if wish.squeeze else named | {"squeeze": 0})
+        return f"?{query}" if query else ""
+
+
+def read_wish(request: PageRequest) -> Wish:
+    """From the address; of an action from the address of the page that it was taken on."""
+    given: Mapping[str, str] = request.GET.dict()
+    if request.method == "POST" and (where := request.htmx.current_url):
+        given = {name: values[-1] for name, values in parse_qs(urlsplit(where).query).items()}
+    unit = given.get("unit", "")
+    number = int(unit) if unit.isascii() and unit.isdigit() and len(unit) < 16 else 0
+    step = given.get("step", "").replace("\0", "")[:100]
+    return Wish("" if number else step, number, given.get("squeeze") != "0")
+
+
+def choose_step(wish: Wish, task: Mapping[str, Any], units: Sequence[dict[str, Any]]) -> str:
+    """The step that the panel is about: the chosen unit's, the chosen one, or where the task is."""
+    unit = next((unit for unit in units if unit["chosen"]), None) if wish.unit else None
+    return str(unit["step_name"] if unit else wish.step or task["step"]["name"])
+
+
+def open_panel(
+    wish: Wish,
+    task: Mapping[str, Any],
+    units: Sequence[dict[str, Any]],
+    record: Sequence[dict[str, Any]],
+    called: Mapping[str, str],
+) -> dict[str, Any]:
+    """The chosen step and unit, or where the task is and the last unit of all.
+
+    Attempts are those at the chosen unit; while a step is at work, at the one that it is at.
+    """
+    unit = next((unit for unit in units if unit["chosen"]), None)
+    here = task["step"]["name"]
+    step = choose_step(wish, task, units)
+    own = [one for one in units if one["step_name"] == step]
+    at_work = step == here and task["status"] != states.COMPLETED
+    tried = (here, task["step"]["turn"])
+    if unit and (wish.unit or not at_work):
+        tried = (unit["step_name"], unit["turn"])
+    versions = [
+        one for one in units
+        if unit and one is not unit
+        and (one["step_name"], one["turn"]) == (unit["step_name"], unit["turn"])
+    ]  # fmt: skip
+    return {
+        "step": step,
+        "look": task["look"] if at_work else words.LOOKS[states.COMPLETED] if own else None,
+        "at_work": at_work and not wish.unit,
+        "unit": unit,
+        "missing": bool(wish.unit or wish.step) and unit is None,
+        "runs": count_runs(task, step),
+        "tried": tried,
+        "attempts": past.list_attempts(record, *tried, called),
+        "versions": versions[::-1],
+        "units": own[: -MAX_LISTED - 1 : -1],
+        "count": len(own),
+    }
+
+
+def count_runs(task: Mapping[str, Any], step: str) -> int | None:
+    """How often a unit of the step is run before the task gives up; None when nobody here knows."""
+    try:
+        found = registry.get(task["workflow"], task["workflow_version"])
+        return found.steps[found.index_of(step)].retries + 1
+    except LedgerError:
+        return None

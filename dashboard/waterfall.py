@@ -1,0 +1,252 @@
+"""A timeline as a table of steps with bars: geometry in attributes, a sentence for each row."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dashboard import words
+from dashboard.axis import Axis, Piece, make_axis, percent
+from dashboard.templatetags.longwatch import duration
+from ledger import states
+from ledger.queries import timeline as spans
+from ledger.queries.timeline import Span, Timeline
+
+MAX_TICKS = 100
+"""Units that are drawn one by one; of more, every second, third … has a tick."""
+
+JOIN, NARROW = 0.8, 0.6
+"""Percent: bars nearer than this are one, and no bar is narrower."""
+
+LOOKS = {
+    spans.DONE: ("b-ok", "Completed"),
+    spans.RUNNING: ("b-run", "Running"),
+    spans.SUPERSEDED: ("b-old", "Superseded"),
+    spans.FAILED: ("b-failh", "Failed attempt"),
+    spans.LOST: ("b-stall", "Lost, lease running out"),
+    spans.RELEASED: ("b-free", "Given back"),
+    spans.BACKOFF: ("b-wire", "Backing off"),
+    spans.WAITING: ("b-wait", "Waiting for a person"),
+    spans.PAUSED: ("b-pause", "Paused"),
+    spans.QUEUED: ("b-queue", "Queued"),
+}
+"""kind: (css class, what the key calls it)."""
+
+
+@dataclasses.dataclass(slots=True)
+class Bar:
+    """One or more spans of a kind that touch."""
+
+    kind: str
+    start: dt.datetime
+    end: dt.datetime
+    round: int
+    left: float
+    right: float
+    count: int = 1
+    open: bool = False
+
+    @property
+    def css(self) -> str:
+        """The class that gives texture and colour."""
+        return LOOKS[self.kind][0]
+
+    @property
+    def x(self) -> str:
+        """Where it begins, as an attribute."""
+        return percent(self.left)
+
+    @property
+    def x2(self) -> str:
+        """Where it ends, as an attribute."""
+        return percent(max(self.right, self.left + NARROW))
+
+    @property
+    def width(self) -> str:
+        """Its width, as an attribute."""
+        return percent(max(self.right - self.left, NARROW))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Note:
+    """A word or a mark in a row, on that side of its place which has room."""
+
+    at: float
+    text: str
+    mark: bool = False
+
+    @property
+    def x(self) -> str:
+        """Where it stands."""
+        return percent(self.at)
+
+    @property
+    def before(self) -> bool:
+        """True when it is written to the left."""
+        return self.at > 78.0
+
+
+@dataclasses.dataclass(slots=True)
+class Row:
+    """One step."""
+
+    index: int
+    name: str
+    look: words.Look
+    current: bool
+    later: bool
+    extra: str = ""
+    took: dt.timedelta | None = None
+    bars: list[Bar] = dataclasses.field(default_factory=list)
+    ticks: list[str] = dataclasses.field(default_factory=list)
+    notes: list[Note] = dataclasses.field(default_factory=list)
+    label: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Waterfall:
+    """The whole picture."""
+
+    rows: list[Row]
+    axis: Axis
+    ticks: list[tuple[str, str]]
+    now: str
+    rounds: list[tuple[int, Bar]]
+    key: list[tuple[str, str]]
+    older: int
+    stride: int
+    start: dt.datetime
+    end: dt.datetime
+    idle: float
+
+    @property
+    def gaps(self) -> list[Piece]:
+        """The squeezed times."""
+        return self.axis.squeezed
+
+
+def draw_waterfall(
+    timeline: Timeline,
+    task: Mapping[str, Any],
+    names: Sequence[str],
+    units: Sequence[dict[str, Any]],
+    squeeze: bool = True,
+) -> Waterfall:
+    """Rows, axis and key of a task's `timeline`; `task` is what the page shows of it."""
+    axis = make_axis(timeline, squeeze)
+    ended = task["status"] in states.FINISHED
+    now = None if ended else axis.place(timeline.end)
+    rows = list_rows(task, names, units)
+    stride = max(1, -(-len(units) // MAX_TICKS))
+    found: dict[str, list[Span]] = collections.defaultdict(list)
+    for span in timeline.spans:
+        found[span.step].append(span)
+    for row in rows:
+        fill_row(row, found[row.name], axis, stride)
+    mark_restarts(rows, timeline, axis)
+    kinds = [kind for kind in LOOKS if any(span.kind == kind for span in timeline.spans)]
+    return Waterfall(
+        rows, axis, axis.list_ticks(now), "" if now is None else percent(now),
+        draw_rounds(timeline, axis), [LOOKS[kind] for kind in kinds],
+        max(0, int(task["used"]["units"]) - len(units)), stride, timeline.start, timeline.end,
+        sum(piece.end - piece.start for piece in axis.squeezed),
+    )  # fmt: skip
+
+
+def list_rows(
+    task: Mapping[str, Any], names: Sequence[str], units: Iterable[dict[str, Any]]
+) -> list[Row]:
+    """Every step in order, also one that only outputs know: the workflow has changed since."""
+    here = (task["step"]["index"], task["step"]["name"])
+    live: collections.Counter[tuple[int, str]] = collections.Counter()
+    seen: collections.Counter[tuple[int, str]] = collections.Counter()
+    for unit in units:
+        place = (unit["step_index"], unit["step_name"])
+        seen[place] += 1
+        live[place] += unit["superseded_in_round"] is None
+    rows = []
+    for place in sorted({*enumerate(names), *seen, here}):
+        current = place == here and task["status"] != states.COMPLETED
+        done = bool(live[place]) or (task["status"] == states.COMPLETED and place == here)
+        look = task["look"] if current else words.LOOKS[states.COMPLETED] if done else None
+        row = Row(*place, look or words.NOT_STARTED, current, look is None)
+        report = task["progress_report"]
+        if current and report["total"]:
+            row.extra = f"{report['done'] or 0:,.10g} of {report['total']:,.10g}"
+        elif seen[place] > 1:
+            row.extra = f"{seen[place]:,} units"
+        rows.append(row)
+    return rows
+
+
+def fill_row(row: Row, found: Sequence[Span], axis: Axis, stride: int) -> None:
+    """Put the bars, ticks, notes and the sentence of one step into its row."""
+    work = [span for span in found if span.kind in spans.WORK]
+    row.took = sum((span.took for span in work), dt.timedelta()) if work else None
+    row.bars = join_spans(found, axis)
+    units = [span for span in work if span.kind in {spans.DONE, spans.SUPERSEDED}]
+    if len(units) > 1:
+        row.ticks = [percent(axis.place(span.start)) for span in units[::stride]]
+    for bar in row.bars:
+        if bar.kind in {spans.WAITING, spans.PAUSED} and bar.end - bar.start > dt.timedelta(0, 60):
+            row.notes.append(Note(max(bar.right, bar.left + NARROW), duration(bar.end - bar.start)))
+    row.label = describe_row(row)
+
+
+def join_spans(found: Sequence[Span], axis: Axis) -> list[Bar]:
+    """Neighbours of one kind and round as one bar; what lies between two of them keeps its own."""
+    bars: list[Bar] = []
+    for span in found:
+        left, right = axis.place(span.start), axis.place(span.end)
+        last = bars[-1] if bars else None
+        if last and (last.kind, last.round) == (span.kind, span.round) and left - last.right < JOIN:
+            last.end, last.right = max(last.end, span.end), max(last.right, right)
+            last.count, last.open = last.count + 1, span.open
+        else:
+            bars.append(Bar(span.kind, span.start, span.end, span.round, left, right, 1, span.open))
+    return bars
+
+
+def describe_row(row: Row) -> str:
+    """What the bars show, for who does not see them; of many bars the last ones."""
+    if not row.bars:
+        return f"{row.look.label}, nothing yet" if row.current else row.look.label
+    parts = []
+    for bar in row.bars[-12:]:
+        what = LOOKS[bar.kind][1].lower()
+        times = f"{bar.count:,} times " if bar.count > 1 else ""
+        until = "until now" if bar.open else f"to {say_time(bar.end)}"
+        since = f"{say_time(bar.start)} {until}, {duration(bar.end - bar.start)}"
+        inside = f" in round {bar.round}" if bar.round else ""
+        parts.append(f"{what}{inside} {times}{since}")
+    text = "; ".join(parts)
+    return text[0].upper() + text[1:]
+
+
+def say_time(moment: dt.datetime) -> str:
+    """'14:37:55', in UTC as everything on the pages."""
+    return f"{moment.astimezone(dt.UTC):%H:%M:%S}"
+
+
+def mark_restarts(rows: Sequence[Row], timeline: Timeline, axis: Axis) -> None:
+    """A diamond where work was found wrong, in the row of the step that found it."""
+    by_name = {row.name: row for row in rows}
+    for one in timeline.restarts:
+        row = by_name.get(one.step)
+        if row is not None:
+            word = "repair" if one.by_workflow else "restart"
+            row.notes.append(Note(axis.place(one.at), f"{word}, round {one.round}", mark=True))
+            row.label += f". Then a {word} from {one.to}, round {one.round}"
+
+
+def draw_rounds(timeline: Timeline, axis: Axis) -> list[tuple[int, Bar]]:
+    """(round, bar), when there is more than one."""
+    if not timeline.restarts:
+        return []
+    return [
+        (number, Bar(spans.DONE, start, end, number, axis.place(start), axis.place(end)))
+        for number, start, end in timeline.rounds
+    ]
