@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
+from django.forms import CheckboxSelectMultiple
 from django.http import HttpRequest
 
 from ledger import clock
@@ -46,7 +47,7 @@ class PersonAdmin(ByRole, UserAdmin):  # type: ignore[type-arg]  # generic in th
 
     list_display = ("username", "email", "is_active", "is_superuser", "last_login")
     list_filter = ("is_active", "groups")
-    filter_horizontal = ("groups",)
+    filter_horizontal = ()
     fieldsets = (
         (None, {"fields": ("username", "password")}),
         ("Person", {"fields": ("first_name", "last_name", "email")}),
@@ -58,6 +59,11 @@ class PersonAdmin(ByRole, UserAdmin):  # type: ignore[type-arg]  # generic in th
         ("Dates", {"fields": ("last_login", "date_joined")}),
     )  # fmt: skip
     readonly_fields = ("last_login", "date_joined")
+
+    def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Roles are ticked."""
+        widget = CheckboxSelectMultiple
+        return super().formfield_for_manytomany(db_field, request, **{**kwargs, "widget": widget})
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Superuser is what only superusers give."""

@@ -125,4 +125,4 @@ def cut_value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
     if len(text) > SHOWN:
         text = f"{text[:SHOWN]}\n… {len(text) - SHOWN} more characters"
-    return format_html("<pre>{}</pre>", text.translate(_TURNS))
+    return format_html('<pre tabindex="0">{}</pre>', text.translate(_TURNS))

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from django.conf import settings
 from django.contrib import admin as django_admin
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from ledger.models import Task
+from ledger.models import Event, Task
 from tests.admin.test_pages import locate
 from tests.dashboard.conftest import make_user
 from tests.e2e.kit import strict_page
@@ -41,10 +42,9 @@ def open_admin(transactional_db: None, browser: Any, live_server: Any) -> OpenPa
     return open_page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_keeps_to_the_policy(open_admin: OpenPage, full: Task, scheme: str) -> None:
+def test_every_page_keeps_to_the_policy(open_admin: OpenPage, full: Task) -> None:
     paths = [reverse("admin:index"), reverse("admin:password_change"), locate(User, "add")]
-    with open_admin(color_scheme=scheme) as page:
+    with open_admin() as page:
         for model in django_admin.site._registry:
             paths.append(locate(model, "changelist"))
             if row := model._default_manager.order_by("pk").last():
@@ -55,6 +55,28 @@ def test_every_page_keeps_to_the_policy(open_admin: OpenPage, full: Task, scheme
             assert "unsafe-inline" not in answer.headers["content-security-policy"]
             assert page.locator("#header").evaluate("e => getComputedStyle(e).display") == "flex"
     assert len(paths) > 30
+
+
+OF_DJANGO = {"label-title-only"}
+"""A list's search bar is named by an icon and described below: Django's own template."""
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
+def test_the_pages_are_accessible_and_fit(
+    open_admin: OpenPage, full: Task, scheme: str, width: int
+) -> None:
+    person = make_user("operator")
+    size = {"width": width, "height": 900}
+    with open_admin(color_scheme=scheme, viewport=size) as page:
+        for path in (
+            reverse("admin:index"), locate(Task, "changelist"), locate(Task, "change", full.pk),
+            locate(Event, "change", full.events.latest("pk").pk), locate(User, "add"),
+            locate(User, "change", person.pk),
+        ):  # fmt: skip
+            page.goto(path)
+            found = {one["id"] for one in Axe().run(page).response["violations"]}
+            assert found <= OF_DJANGO, path
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
 def test_a_task_is_edited_by_keyboard_and_the_page_says_what_is_wrong(
