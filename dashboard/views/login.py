@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.conf import settings
 from django.contrib import auth
 from django.contrib.auth.forms import AuthenticationForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -12,24 +15,70 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from dashboard.login import spend_link
+from ledger.events import Actor
+from ledger.transitions import sign_ins
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def sign_in(request: HttpRequest) -> HttpResponse:
-    """The form; a wrong name and a wrong password read the same."""
+    """The form; a wrong name and a wrong password read the same, and tries are counted."""
     goal = choose_goal(request)
     if request.user.is_authenticated and request.method != "POST":
         return HttpResponseRedirect(goal)
-    form = AuthenticationForm(request, data=request.POST or None)
-    if request.method == "POST" and form.is_valid():
-        auth.login(request, form.get_user())
-        return HttpResponseRedirect(goal)
-    status = 422 if request.method == "POST" else 200
-    response = render(request, "dashboard/login.html", {"form": form, "goal": goal}, status=status)
+    context: dict[str, Any] = {
+        "goal": goal,
+        "ended": has_ended(request),
+        "back": name_goal(goal),
+        "name": None,
+    }
+    if request.method != "POST":
+        return render_form(request, context, 200)
+    context["name"] = name = request.POST.get("username", "")
+    address = read_address(request)
+    try:
+        left = sign_ins.begin_try(name, address)
+    except sign_ins.TooManyTries as error:
+        response = render_form(request, context | {"refused": str(error)}, error.status)
+        response["Retry-After"] = str(error.wait)
+        return response
+    form = AuthenticationForm(request, data=request.POST)
+    if not form.is_valid():
+        return render_form(request, context | {"left": left}, 422)
+    user = form.get_user()
+    sign_ins.end_tries(name, address, Actor("user", str(user.pk)))
+    auth.login(request, user)
+    if not request.POST.get("stay"):
+        request.session.set_expiry(0)  # the browser's end is the session's
+    return HttpResponseRedirect(goal)
+
+
+def render_form(request: HttpRequest, context: dict[str, Any], status: int) -> HttpResponse:
+    """The form, never cached."""
+    response = render(request, "dashboard/login.html", context, status=status)
     add_never_cache_headers(response)
     return response
+
+
+def has_ended(request: HttpRequest) -> bool:
+    """True for a browser that still has the cookie of a session that is no more."""
+    return not request.user.is_authenticated and settings.SESSION_COOKIE_NAME in request.COOKIES
+
+
+def name_goal(goal: str) -> str:
+    """Where signing in leads, in short: a task's or a request's id, else the path."""
+    parts = [part for part in goal.partition("?")[0].split("/") if part]
+    return parts[1] if len(parts) > 1 and len(parts[1]) == 36 else "/".join(parts)
+
+
+def read_address(request: HttpRequest) -> str:
+    """Who asks: what a proxy on this machine says, as nobody else comes from loopback."""
+    address = str(request.META.get("REMOTE_ADDR") or "")
+    if address in {"", "127.0.0.1", "::1"}:
+        forwarded = request.headers.get("X-Forwarded-For", "")
+        return forwarded.rpartition(",")[2].strip() or address
+    return address
 
 
 @require_GET

@@ -48,7 +48,10 @@ class AuditEntry(models.Model):
         db_table = "longwatch_audit_entry"
         verbose_name_plural = "audit entries"
         ordering = ("-id",)
-        indexes = (models.Index(fields=["task", "id"], name="longwatch_audit_task"),)
+        indexes = (
+            models.Index(fields=["task", "id"], name="longwatch_audit_task"),
+            models.Index(fields=["target", "id"], name="longwatch_audit_target"),
+        )
 
     def __str__(self) -> str:
         return f"{self.actor} {self.action} {self.target}"

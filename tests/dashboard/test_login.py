@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.contrib.sessions.models import Session
 from django.test import Client
 from django.urls import reverse
 
 from dashboard import login
+from ledger import clock
+from ledger.models import AuditEntry
 from tests.dashboard.conftest import PASSWORD, make_user
 
 LOGIN = "/login/"
@@ -41,6 +45,75 @@ def test_a_wrong_name_and_a_wrong_password_read_the_same(
     response = post(Client(), name, password)
     assert response.status_code == 422
     assert b"That name and password" in response.content
+
+
+def test_tries_are_counted_by_name_and_address(user: Any) -> None:
+    client = Client()
+    for left in ("4 tries left", "3 tries left", "2 tries left", "1 try left", "the last try"):
+        assert left in post(client, password="wrong").content.decode()
+    locked = post(client)  # the right password too, or the limit would limit nothing
+    assert locked.status_code == 429
+    assert "Too many tries with this name. Wait 10 minutes" in locked.content.decode()
+    assert 590 <= int(locked["Retry-After"]) <= 600
+    assert AuditEntry.objects.count() == 5  # a refused try is not one more
+    # Somebody else, and the same person elsewhere, still get in.
+    assert post(Client(), "nobody").status_code == 422
+    assert client.post(LOGIN, {"username": "operator", "password": PASSWORD},
+                       REMOTE_ADDR="192.0.2.7").status_code == 302  # fmt: skip
+    clock.offset = 550.0
+    assert "Wait a minute" in post(client).content.decode()
+    clock.offset = 601.0
+    assert post(client).status_code == 302
+
+
+def test_a_sign_in_forgets_the_tries_before(user: Any) -> None:
+    for _ in range(4):
+        post(Client(), password="wrong")
+    assert post(Client()).status_code == 302
+    assert "4 tries left" in post(Client(), password="wrong").content.decode()
+
+
+def test_a_wrong_name_is_not_kept_in_words(user: Any) -> None:
+    post(Client(), "my secret password", "x")
+    entry = AuditEntry.objects.get()
+    assert "secret" not in repr(vars(entry))
+    assert (entry.action, entry.allowed, entry.address) == ("sign_in_try", False, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("remote", "forwarded", "address"),
+    [
+        ("127.0.0.1", "203.0.113.9", "203.0.113.9"),
+        ("127.0.0.1", "10.0.0.1, 203.0.113.9", "203.0.113.9"),
+        ("127.0.0.1", "", "127.0.0.1"),
+        ("198.51.100.4", "203.0.113.9", "198.51.100.4"),
+    ],
+)
+def test_only_a_proxy_on_this_machine_names_the_address(
+    user: Any, remote: str, forwarded: str, address: str
+) -> None:
+    data = {"username": "operator", "password": "wrong"}
+    Client().post(LOGIN, data, REMOTE_ADDR=remote, headers={"X-Forwarded-For": forwarded})
+    assert AuditEntry.objects.get().address == address
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_a_session_ends_with_the_browser_unless_asked_otherwise(user: Any, stay: bool) -> None:
+    client = Client()
+    post(client, **({"stay": "on"} if stay else {}))
+    age = client.cookies[settings.SESSION_COOKIE_NAME]["max-age"]
+    assert age == (14 * 86_400 if stay else "")
+
+
+def test_an_ended_session_says_so_and_where_one_returns(user: Any) -> None:
+    assert b"session has ended" not in Client().get(LOGIN).content
+    client = Client()
+    client.force_login(user)
+    Session.objects.all().delete()
+    path = "/tasks/01a226da-0000-7000-8000-00000000db66/"
+    text = client.get(client.get(path)["Location"]).content.decode()
+    assert "Your session has ended." in text
+    assert "01a226da…db66" in text
 
 
 @pytest.mark.parametrize(
