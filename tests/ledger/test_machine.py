@@ -1,0 +1,407 @@
+"""A ledger under three workers, operators, approvers, sweeps and a clock that jumps.
+
+Hypothesis draws what happens; after each thing everything on record must hold together. The full
+proof is LONGWATCH_TEST_PROOF=1 (500 runs on SQLite, 100 on PostgreSQL).
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from ledger import clock, limits, sql, states, sweeper
+from ledger.errors import AlreadySettled, LeaseLost, LedgerError, LimitReached
+from ledger.events import Actor
+from ledger.models import Approval, Spend, StepOutput, Task
+from ledger.sql import Claimed, Unit
+from ledger.transitions import approvals, edits, holder, operators, sweeps
+from ledger.transitions.submit import submit_task
+from ledger.workflows import AskApproval, Workflow, registered
+from tests.factories import LEASE, attempt, make_workflow
+from tests.ledger.replay import Record, check_columns, check_record, read_records, write_output
+
+PROOF = bool(os.environ.get("LONGWATCH_TEST_PROOF"))
+STEPS = ("a", "b", "c")
+OWNERS = ("host:1:boot", "host:2:boot", "host:3:boot")
+LANES = ("default", "other")
+LATER = dt.datetime(2999, 1, 1, tzinfo=dt.UTC)
+LIMITS = [{"deadline_at": LATER}, {"units": 60}, {"units": 2}, {"tokens": 5000}, {"wall": 10},
+          {"wall": 90_000}]  # fmt: skip
+EDITS = [{"status": "queued"}, {"status": "paused"}, {"title": "new"}, {"step_name": "a"}]
+PERSON, APPROVER = Actor("user", "1"), Actor("user", "2")
+TABLES = ("spend", "artifact", "approval_vote", "approval", "event", "step_output", "task")
+
+
+class Ledger(RuleBasedStateMachine):
+    """Each step draws one of the things that can happen; `known` is what was true before it.
+
+    One rule, not twenty: hypothesis leaves whole rules out of a run, and a run without claims or
+    without submissions proves nothing.
+    """
+
+    flow: Workflow
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases: list[Claimed] = []
+        self.known: dict[Any, Record] = {}
+        self.keys = 0
+        self.let_go: Any = None
+        self.draw: Callable[[st.SearchStrategy[Any]], Any]
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        self.draw = data.draw
+        self.submit()
+        self.submit()
+
+    def teardown(self) -> None:
+        clock.offset = 0.0
+        with connection.cursor() as cursor:
+            for table in TABLES:
+                cursor.execute(f"DELETE FROM longwatch_{table}")
+
+    @rule(data=st.data())
+    def happen(self, data: st.DataObject) -> None:
+        self.draw, self.let_go = data.draw, None
+        self.choose(self.list_possible())()
+
+    def list_possible(self) -> list[Callable[[], None]]:
+        """What could happen now, each as often as it should be drawn."""
+        tasks = [record.task for record in self.known.values()]
+        possible: list[Callable[[], None]] = []
+        if any(self.is_live(held) for held in self.leases):
+            possible += [self.checkpoint] * 5 + [self.fail] * 2 + [self.ask] * 4
+            possible += [self.sleep, self.repair, self.repair]
+        if any(task.status == states.QUEUED for task in tasks):
+            possible += [self.claim] * 6
+        if any(task.status == states.WAITING for task in tasks):
+            possible += [self.answer] * 4 + [self.undo] * 2 + [self.jump, self.sweep, self.operate]
+        if any(task.status in {states.DEAD, states.FAILED} for task in tasks):
+            possible += [self.extend] * 3 + [self.operate] * 2
+        if self.leases:
+            possible += [self.spend, self.beat, self.checkpoint, self.ask, self.fail, self.report]
+        if len(tasks) < 5:
+            possible += [self.submit] * 2
+        return [*possible, self.sweep, self.jump, self.operate, self.operate, self.reclaim,
+                self.extend, self.edit, self.restart]  # fmt: skip
+
+    # --- How a step picks and tries ---------------------------------------------------------------
+
+    def choose(self, *of: Any) -> Any:
+        """One of `of`; a single list stands for its members."""
+        return self.draw(st.sampled_from(of[0] if len(of) == 1 else of))
+
+    def choose_task(self) -> Task:
+        """A task as it is now."""
+        return self.known[self.choose(sorted(self.known))].task
+
+    def choose_lease(self) -> tuple[Claimed, bool]:
+        """A claim, and whether it is in force: mostly a live one, if there is one."""
+        live = [held for held in self.leases if self.is_live(held)]
+        chosen = live if live and self.choose(True, True, True, True, False) else self.leases
+        held = copy.deepcopy(self.choose(chosen))
+        return held, self.is_live(held)
+
+    def is_live(self, held: Claimed) -> bool:
+        """The guard of a holder, from the rows as they were after the last step."""
+        task = self.known[held.task_id].task
+        mine = (task.status, task.fence, task.lease_owner)
+        return mine == (states.RUNNING, held.fence, held.owner)
+
+    def settle(self, held: Claimed, live: bool, write: Callable[[], Any]) -> None:
+        """A holder's write goes through if and only if its lease is in force."""
+        if not live:
+            with pytest.raises((LeaseLost, AlreadySettled)):
+                write()
+            return
+        write()
+        self.let_go = held.task_id
+
+    def try_to(self, act: Callable[[], Any]) -> None:
+        """A person's wish: done, or refused by a named error. Anything else is our bug."""
+        refusal = None
+        try:
+            act()
+        except LedgerError as error:
+            refusal = error
+        assert type(refusal) is not LedgerError
+
+    def choose_groups(self) -> list[sql.Group]:
+        """What a worker looks at, one lane or the other first."""
+        return [
+            (lane, self.flow.name, self.flow.version) for lane in self.choose(LANES, LANES[::-1])
+        ]
+
+    def make_unit(self, held: Claimed, kind: str) -> Unit:
+        """A finished unit whose output says where it leads."""
+        index, turn = held.step_index, held.turn
+        if kind == "next" and index + 1 < len(STEPS):
+            index, turn = index + 1, 0
+        elif kind == "again":
+            turn += 1
+        elif kind == "next":
+            kind = "finish"
+        return Unit(
+            output=write_output(kind, index, turn), progress=json.dumps({"turn": turn}),
+            next_index=index, next_name=STEPS[index], next_turn=turn,
+            result='"done"' if kind == "finish" else None,
+        )  # fmt: skip
+
+    # --- Clients and workers ----------------------------------------------------------------------
+
+    def submit(self) -> None:
+        now, later = clock.read(), self.choose(False, False, True)
+        bounds = {"units": self.choose(100, 100, 3, 1), "tokens": 100, "wall": 5000}
+        if self.choose(False, True):
+            bounds["deadline_at"] = now + dt.timedelta(seconds=200)
+        task, created = submit_task(
+            workflow=self.flow, input={}, actor=Actor("cli", "tester"), lane=self.choose(LANES),
+            priority=self.choose(0, 0, 5, -5), max_repairs=self.choose(0, 1, 2),
+            limits_given=bounds, not_before=now + dt.timedelta(seconds=20) if later else None,
+        )  # fmt: skip
+        assert created
+        self.known |= read_records([task.pk])
+
+    def claim(self) -> None:
+        groups = self.choose_groups()
+        held = sql.claim_task(self.choose(OWNERS), groups, LEASE)
+        self.check_claim(held, groups)
+
+    def check_claim(self, held: Claimed | None, groups: list[sql.Group]) -> None:
+        """The best of the first lane that has something; nothing only where nothing is queued."""
+        queued = [r.task for r in self.known.values() if r.task.status == states.QUEUED]
+        ranked = sorted((t.rank, t.pk) for lane, *_ in groups[:1] for t in queued if t.lane == lane)
+        ranked += sorted(
+            (t.rank, t.pk) for lane, *_ in groups[1:] for t in queued if t.lane == lane
+        )
+        assert (held and held.task_id) == (ranked[0][1] if ranked else None)
+        if held is not None:
+            self.leases.append(held)
+
+    def checkpoint(self) -> None:
+        held, live = self.choose_lease()
+        unit = self.make_unit(held, self.choose("next", "next", "again", "finish"))
+        groups = self.choose_groups()
+        in_slice = unit.result is None and self.choose(True, False)
+        settled = sql.checkpoint_unit(
+            held, unit, lease_seconds=LEASE, groups=None if in_slice else groups
+        )
+        if settled is None:
+            # The slow way, as the worker goes it; a flag or a limit is why.
+            return self.settle(held, live, lambda: holder.settle_unit(held, unit))
+        assert live
+        if settled.kept_fence is None:
+            self.let_go = held.task_id
+            return self.check_claim(settled.claimed, groups)
+        assert settled.kept_fence == held.fence + 1
+        assert settled.claimed is None
+        held.fence, held.step_index, held.step_name = (
+            settled.kept_fence, unit.next_index, unit.next_name,
+        )  # fmt: skip
+        held.turn, held.started_at = unit.next_turn, settled.kept_at or held.started_at
+        self.leases.append(held)
+
+    def sleep(self) -> None:
+        held, live = self.choose_lease()
+        unit, delay = self.make_unit(held, "again"), self.choose(0.0, 7.0, 300.0)
+        self.settle(held, live, lambda: holder.settle_unit(held, unit, delay=delay))
+
+    def fail(self) -> None:
+        held, live = self.choose_lease()
+        retries = self.choose(0, 1, 2)
+        self.settle(held, live, self.choose([
+            lambda: holder.record_failure(held, attempt(), retries=retries, backoff=3.0),
+            lambda: holder.record_failure(held, attempt(), retries=9, backoff=0.0),
+            lambda: holder.release_task(held, why="drain"),
+            lambda: holder.release_task(held, why="busy", delay=12.0),
+            lambda: holder.misfit_task(held, problem="no such step"),
+            lambda: holder.fail_task(held, attempt()),
+            lambda: holder.bury_task(held, attempt(), states.LIMIT_TOKENS),
+        ]))  # fmt: skip
+
+    def repair(self) -> None:
+        held, live = self.choose_lease()
+        to, unit = self.choose(list(range(held.step_index + 1))), self.make_unit(held, "repair")
+        self.settle(held, live, lambda: holder.repair_task(
+            held, unit, to_index=to, to_name=STEPS[to], feedback="once more"))  # fmt: skip
+
+    def ask(self) -> None:
+        held, live = self.choose_lease()
+        question = AskApproval(
+            "Go on?", expires=100, send_back_to="a", then=self.choose("next", "next", "again"),
+            on_reject=self.choose("fail", "a"), on_expiry=self.choose("dead", "reject", "a"),
+            risk=self.choose("low", "low", "high"),
+        )  # fmt: skip
+        unit = self.make_unit(held, "ask")
+        self.settle(held, live, lambda: approvals.ask_approval(held, unit, question, self.flow))
+
+    def beat(self) -> None:
+        held, live = self.choose_lease()
+        beaten = sql.beat_leases(held.owner, [held.lease], LEASE)
+        assert [b.fence for b in beaten] == ([held.fence] if live else [])
+        other = next(owner for owner in OWNERS if owner != held.owner)
+        assert sql.beat_leases(other, [held.lease], LEASE) == []
+
+    def spend(self) -> None:
+        """Accepted from anybody who ever held the task, once a key; a stale one is marked."""
+        held, live = self.choose_lease()
+        self.keys += self.choose(0, 1)
+        key, tokens = f"k{self.keys}", self.choose(0, 3, 30)
+        new = not any(s.key == key for s in self.known[held.task_id].spends)
+        try:
+            recorded = limits.record_spend(held, key=key, tokens_in=tokens, cost="0.01")
+        except LimitReached:
+            recorded = True
+        assert recorded == new
+        if new:
+            assert Spend.objects.get(task=held.task_id, key=key).stale == (not live)
+
+    def report(self) -> None:
+        held, live = self.choose_lease()
+        self.settle(held, live, lambda: holder.report_progress(held.lease, 1, 2, "half"))
+
+    # --- People -----------------------------------------------------------------------------------
+
+    def operate(self) -> None:
+        task, what = self.choose_task(), self.choose("cancel", "stop", "pause", "resume", "retry")
+        act = getattr(operators, f"{what}_task")
+        self.try_to(lambda: act(task.pk, actor=PERSON, revision=task.revision))
+
+    def restart(self) -> None:
+        key, step = self.choose_task().pk, self.choose(STEPS)
+        self.try_to(lambda: operators.restart_task(key, to_step=step, note="better", actor=PERSON))
+
+    def extend(self) -> None:
+        key, given = self.choose_task().pk, self.choose(LIMITS)
+        self.try_to(lambda: operators.extend_limits(key, limits_given=given, actor=PERSON))
+
+    def edit(self) -> None:
+        task, changes = self.choose_task(), self.choose(EDITS)
+        self.try_to(lambda: edits.edit_task(
+            task.pk, changes=changes, actor=PERSON, reason="by hand", revision=task.revision
+        ))  # fmt: skip
+
+    def answer(self) -> None:
+        request = self.choose_request()
+        decision, undo = self.choose("approve", "approve", "reject", "send_back"), self.choose(0, 8)
+        self.try_to(lambda: approvals.decide_approval(
+            request.pk, decision=decision, actor=APPROVER, digest=request.digest, undo_seconds=undo
+        ))  # fmt: skip
+
+    def undo(self) -> None:
+        request = self.choose_request()
+        self.try_to(lambda: approvals.undo_decision(request.pk, actor=APPROVER))
+
+    def choose_request(self) -> Approval:
+        """A question, mostly one that is still of consequence."""
+        every = [a for r in self.known.values() for a in r.approvals]
+        pending = [a for a in every if a.applied_at is None and a.status != "void"]
+        chosen = pending if pending and self.choose(True, True, False) else every
+        found: Approval = self.choose(chosen)
+        return found
+
+    # --- Time -------------------------------------------------------------------------------------
+
+    def jump(self) -> None:
+        clock.offset += self.choose(1.0, 9.0, 9.0, 61.0, 130.0, 1000.0, -1.0, -30.0, -300.0)
+
+    def sweep(self) -> None:
+        swept = sweeper.sweep(reclaim=self.choose(True, False))
+        due = [r.task for r in self.known.values() if r.task.status == states.SCHEDULED]
+        assert swept.promoted <= len(due)
+        again = sweeper.sweep()
+        assert (again.promoted, again.applied, again.expired, again.enforced) == (0, 0, 0, 0)
+
+    def reclaim(self) -> None:
+        """A lease that is in force by the database's clock is nobody's to take."""
+        task, now = self.choose_task(), clock.read()
+        reclaimed = sweeps.reclaim_task(task.pk, LEASE)
+        if task.lease_until is not None:
+            ahead = (task.lease_until - now).total_seconds()
+            assert (reclaimed is None) or not 1 < ahead < 2 * LEASE
+            assert (reclaimed is not None) or -1 < ahead < 2 * LEASE + 1
+        else:
+            assert reclaimed is None
+
+    # --- What holds whatever happens --------------------------------------------------------------
+
+    @invariant()
+    def check_all(self) -> None:
+        records = read_records()
+        assert records.keys() == self.known.keys()
+        for key, record in records.items():
+            check_columns(record.task)
+            check_record(record)
+            check_change(self.known[key], record, by_holder=key == self.let_go)
+        self.known = records
+
+
+def check_change(before: Record, after: Record, by_holder: bool) -> None:
+    """What is on record stays as it is, ends stay ends, and the fence rises as it has to."""
+    known = {o.pk: o for o in before.outputs}
+    assert known.keys() <= {o.pk for o in after.outputs}
+    for output in after.outputs:
+        if output.pk in known:
+            check_same_output(known[output.pk], output)
+    for old, new in zip(before.events, after.events, strict=False):
+        assert (old.pk, old.seq, old.kind, old.data) == (new.pk, new.seq, new.kind, new.data)
+    was, now = before.task, after.task
+    if was.status in states.FINAL:
+        assert (now.status, now.finished_at, now.result) == (
+            was.status,
+            was.finished_at,
+            was.result,
+        )
+    assert now.revision >= was.revision
+    running = (was.status == states.RUNNING, now.status == states.RUNNING)
+    stored = len(after.outputs) > len(before.outputs)
+    rises = (
+        running == (False, True)  # a claim
+        or (running == (True, True) and stored)  # a checkpoint that keeps
+        or (running == (True, False) and not by_holder)  # thrown out
+        or "edited" in [e.kind for e in after.events[len(before.events) :]]
+    )
+    assert now.fence - was.fence == rises
+
+
+def check_same_output(old: StepOutput, new: StepOutput) -> None:
+    """An accepted output is superseded at most once, and never changed otherwise."""
+    fields = [
+        f.attname for f in StepOutput._meta.concrete_fields if f.name != "superseded_in_round"
+    ]
+    assert [getattr(old, name) for name in fields] == [getattr(new, name) for name in fields]
+    assert old.superseded_in_round in {None, new.superseded_in_round}
+
+
+@pytest.mark.timeout(3600 if PROOF else 300)
+@pytest.mark.django_db(transaction=True)
+def test_nothing_that_happens_in_any_order_breaks_the_ledger() -> None:
+    sqlite = connection.vendor == "sqlite"
+    if sqlite:
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA synchronous = OFF")  # no power cut here, and 5 times as fast
+    runs = (500 if sqlite else 100) if PROOF else 40
+    Ledger.flow = make_workflow()
+    with registered(Ledger.flow):
+        run_state_machine_as_test(Ledger, settings=settings(
+            max_examples=runs, stateful_step_count=50, deadline=None, database=None,
+            suppress_health_check=list(HealthCheck), print_blob=True,
+            phases=[Phase.generate, Phase.shrink],
+            verbosity=Verbosity.normal))  # fmt: skip
