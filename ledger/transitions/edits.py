@@ -104,7 +104,8 @@ def _edit(
     if not columns and changes.get("status", task.status) == task.status:
         raise InvalidInput("changes", "nothing differs from what is stored")
     moved = not columns.keys().isdisjoint({"step_index", "turn"})
-    if moved and target == states.WAITING:
+    if target == states.WAITING and (moved or "workflow_version" in columns):
+        # The question holds the names of the steps that an answer leads to.
         raise InvalidInput("step_name", "it waits for an answer at this step; set the status too")
     superseded = 0
     if moved or target in STATUSES[:3]:

@@ -238,6 +238,8 @@ def test_a_move_back_supersedes_what_is_done_again(flow: Workflow) -> None:
 def test_a_question_is_voided_when_the_task_leaves_it(flow: Workflow) -> None:
     task = make_in(states.WAITING, flow)
     assert "waits for an answer" in refuse(task, step_name="c")
+    with registered(make_workflow(version="2")):
+        assert "waits for an answer" in refuse(task, workflow_version="2")
     assert edit(task, title="Still asked").approvals.get().status == "open"
     AuditEntry.objects.all().delete()
     edit(task, status="queued")
