@@ -69,6 +69,11 @@ PICK = """SELECT t.id, t.rank, t.lane FROM longwatch_task t JOIN (
   WHERE t.status = 'queued' {when}
   ORDER BY c.place, t.rank, t.id LIMIT 1 FOR UPDATE OF t SKIP LOCKED"""
 
+PICK_ONE = """SELECT t.id, t.rank, t.lane FROM longwatch_task t WHERE t.status = 'queued'
+    AND t.lane = %(lane)s AND t.workflow = %(workflow)s AND t.workflow_version = %(version)s {when}
+  ORDER BY t.rank, t.id LIMIT 1 FOR UPDATE OF t SKIP LOCKED"""
+"""The same of a single group: the index gives the order, at a quarter of the cost."""
+
 TAKE = """status = 'running', status_reason = '', fence = t.fence + 1, lease_owner = %(owner)s,
   lease_until = {lease}, claimed_at = {now}, started_at = coalesce(t.started_at, {now}),
   last_progress_at = {now}, updated_at = {now}, revision = t.revision + 1"""
@@ -157,21 +162,29 @@ def _write(name: str, offset: float) -> tuple[str, list[str]]:
     advance, plain = ADVANCE.format(now=now), PLAIN.format(now=now)
     take = TAKE.format(now=now, lease=lease)
     columns = ", ".join(f"t.{column}" for column in CLAIM_COLUMNS)
-    alone = PICK.format(heads=HEADS_PER_GROUP, when="")
-    after_me = PICK.format(heads=HEADS_PER_GROUP, when="AND (SELECT count(*) FROM me) = 1")
     common = {"now": now, "lease": lease, "advance": advance, "plain": plain, "guard": GUARD}
+    after_me = "AND (SELECT count(*) FROM me) = 1"
+    picks = {"": PICK, "_one": PICK_ONE}
     texts = {
         "keep": KEEP.format(**common, store=STORE.format(now=now, source="me")),
-        "claim": CLAIM.format(pick=alone, take=take, columns=columns),
-        "settle": SETTLE.format(
-            **common,
-            pick=after_me,
-            take=take,
-            columns=columns,
-            channel=CHANNEL,
-            store=STORE.format(now=now, source="settled"),
-            micros=clock.micros_fragment("postgresql"),
-        ),
+        **{
+            f"claim{which}": CLAIM.format(
+                pick=pick.format(heads=HEADS_PER_GROUP, when=""), take=take, columns=columns
+            )
+            for which, pick in picks.items()
+        },
+        **{
+            f"settle{which}": SETTLE.format(
+                **common,
+                pick=pick.format(heads=HEADS_PER_GROUP, when=after_me),
+                take=take,
+                columns=columns,
+                channel=CHANNEL,
+                store=STORE.format(now=now, source="settled"),
+                micros=clock.micros_fragment("postgresql"),
+            )
+            for which, pick in picks.items()
+        },
         "beat": BEAT.format(lease=lease),
         "insert": INSERT.format(
             names=", ".join(TASK_COLUMNS),
@@ -206,20 +219,27 @@ def _execute(name: str, params: dict[str, Any], *, prepare: bool = True) -> psyc
     return cursor
 
 
-def _group_params(groups: Sequence[Group]) -> dict[str, Any]:
+def _execute_pick(
+    name: str, params: dict[str, Any], groups: Sequence[Group]
+) -> psycopg.RawCursor[Any]:
+    """Run a statement that picks from `groups`, in the form for one or for several of them."""
+    if len(groups) == 1:
+        lane, workflow, version = groups[0]
+        one = {"lane": lane, "workflow": workflow, "version": version}
+        return _execute(f"{name}_one", params | one)
     lanes = list(dict.fromkeys(group[0] for group in groups))
-    return {
+    several = {
         "lanes": [g[0] for g in groups],
         "workflows": [g[1] for g in groups],
         "versions": [g[2] for g in groups],
         "places": [lanes.index(g[0]) for g in groups],
     }
+    return _execute(name, params | several)
 
 
 def claim(*, owner: str, groups: Sequence[Group], lease: float) -> Sequence[Any] | None:
     """See `ledger.sql.claim_task`."""
-    params = {"owner": owner, "lease": lease, **_group_params(groups)}
-    return _execute("claim", params).fetchone()
+    return _execute_pick("claim", {"owner": owner, "lease": lease}, groups).fetchone()
 
 
 def checkpoint(
@@ -237,7 +257,7 @@ def checkpoint(
     if groups is None and unit.result is None:
         return _execute("keep", params).fetchone()
     params |= {"finish": unit.result is not None, "result": unit.result}
-    row = _execute("settle", params | _group_params(groups or ())).fetchone()
+    row = _execute_pick("settle", params, groups or ()).fetchone()
     return None if row is None else row[:-1]
 
 
