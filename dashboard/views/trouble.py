@@ -120,9 +120,10 @@ def foresee(row: Task, now: dt.datetime) -> dict[str, Any] | None:
         step = workflow.steps[workflow.index_of(row.step_name)]
     except (UnknownWorkflow, UnknownStep):
         return None
-    begun = row.claimed_at or now
+    ends = (row.claimed_at or now) + dt.timedelta(seconds=step.timeout)
     return {
-        "ends": begun + dt.timedelta(seconds=step.timeout),
+        "ends": ends,
+        "over": ends < now,
         "attempt": row.attempts + 2,
         "attempts": step.retries + 1,
     }
