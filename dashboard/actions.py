@@ -49,7 +49,7 @@ class Action:
         """Why it can't be done to `task` as it is now; empty when it can."""
         edge = self.run.__name__
         if not any(states.allow_edge(edge, task.status, target) for target in states.STATUSES):
-            return f"Not for a task that is {words.LOOKS[task.status].label.lower()}."
+            return f"Not while its status is {words.LOOKS[task.status].label}."
         no_limit = task.status == states.DEAD and task.status_reason not in states.LIMIT_REASONS
         if edge == "extend_limits" and no_limit:
             return "No limit ended this task; retry it, or restart it from a step."

@@ -22,7 +22,7 @@ TICKS = [
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200,
     86_400, 172_800, 604_800, 2_592_000,
 ]  # fmt: skip
-MAX_TICKS, TICK_WIDTH = 7, 9.0
+MAX_TICKS, TICK_WIDTH, EDGE = 7, 9.0, 4.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class Axis:
                 itertools.count(first, step),
             ):
                 x = self.place(dt.datetime.fromtimestamp(at, dt.UTC))
-                near = [*(place for place, _ in found[-1:])]
+                near = [place for place, _ in found[-1:]]
                 near += [] if keep_off is None else [keep_off]
-                if all(abs(x - other) >= TICK_WIDTH for other in near):
+                if EDGE < x < 100 - EDGE and all(abs(x - other) >= TICK_WIDTH for other in near):
                     found.append((x, say_tick(at, step, dated)))
         return [(percent(x), text) for x, text in found]
 

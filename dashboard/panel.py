@@ -79,7 +79,8 @@ def open_panel(
         "at_work": at_work and not wish.unit,
         "unit": unit,
         "missing": bool(wish.unit or wish.step) and unit is None,
-        "runs": count_runs(task, step),
+        "tries": task["status"] in states.WALL_RUNS,
+        "retries": count_retries(task, step),
         "tried": tried,
         "attempts": past.list_attempts(record, *tried, called),
         "versions": versions[::-1],
@@ -88,10 +89,10 @@ def open_panel(
     }
 
 
-def count_runs(task: Mapping[str, Any], step: str) -> int | None:
-    """How often a unit of the step is run before the task gives up; None when nobody here knows."""
+def count_retries(task: Mapping[str, Any], step: str) -> int | None:
+    """How often a failed unit of the step is run again; None when nobody here knows."""
     try:
         found = registry.get(task["workflow"], task["workflow_version"])
-        return found.steps[found.index_of(step)].retries + 1
+        return found.steps[found.index_of(step)].retries
     except LedgerError:
         return None

@@ -19,7 +19,6 @@ ASKED = {
     "approval_undone": "open",
 }
 DECIDED = {"approve": "approved", "reject": "rejected", "send_back": "sent_back"}
-MAX_UNITS_LISTED = 60
 
 
 def list_actors(row: Task, record: Iterable[dict[str, Any]], timeline: Timeline) -> set[str]:
@@ -67,8 +66,8 @@ def list_recoveries(recoveries: Sequence[Recovery]) -> list[dict[str, Any]]:
     return found
 
 
-def list_asked(record: Iterable[dict[str, Any]], called: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The questions in a task's record (newest first), each as it stands now."""
+def list_asked(record: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The questions in a task's record (newest first), each as it stands now; `by` an actor."""
     asked: dict[str, dict[str, Any]] = {}
     for event in reversed(list(record)):
         key = event["data"].get("approval")
@@ -78,7 +77,7 @@ def list_asked(record: Iterable[dict[str, Any]], called: Mapping[str, str]) -> l
             continue
         one = asked[key] | {"at": event["at"]}
         if event["kind"] == "approval_decided":
-            by = called.get(actor_text(event["actor"]), "")
+            by = actor_text(event["actor"])
             one |= {"status": DECIDED[event["data"]["decision"]], "by": by}
         elif event["kind"] in ASKED:
             one |= {"status": ASKED[event["kind"]], "by": ""}

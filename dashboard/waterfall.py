@@ -18,8 +18,14 @@ from ledger.queries.timeline import Span, Timeline
 MAX_TICKS = 100
 """Units that are drawn one by one; of more, every second, third … has a tick."""
 
-JOIN, NARROW = 0.8, 0.6
+JOIN, NARROW = 1.6, 0.9
 """Percent: bars nearer than this are one, and no bar is narrower."""
+
+TURN = 78.0
+"""Percent: what stands further right has its word to the left."""
+
+NOTE_WIDTH = 22.0
+"""Percent that a word beside a mark may take; where a bar begins within, the mark stands alone."""
 
 LOOKS = {
     spans.DONE: ("b-ok", "Completed"),
@@ -72,21 +78,17 @@ class Bar:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Note:
-    """A word or a mark in a row, on that side of its place which has room."""
+    """A word or a mark in a row, the word after its place or `before` it."""
 
     at: float
     text: str
     mark: bool = False
+    before: bool = False
 
     @property
     def x(self) -> str:
         """Where it stands."""
         return percent(self.at)
-
-    @property
-    def before(self) -> bool:
-        """True when it is written to the left."""
-        return self.at > 78.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -192,7 +194,8 @@ def fill_row(row: Row, found: Sequence[Span], axis: Axis, stride: int) -> None:
         row.ticks = [percent(axis.place(span.start)) for span in units[::stride]]
     for bar in row.bars:
         if bar.kind in {spans.WAITING, spans.PAUSED} and bar.end - bar.start > dt.timedelta(0, 60):
-            row.notes.append(Note(max(bar.right, bar.left + NARROW), duration(bar.end - bar.start)))
+            at = bar.left if bar.right > TURN else max(bar.right, bar.left + NARROW)
+            row.notes.append(Note(at, duration(bar.end - bar.start), before=bar.right > TURN))
     row.label = describe_row(row)
 
 
@@ -238,7 +241,10 @@ def mark_restarts(rows: Sequence[Row], timeline: Timeline, axis: Axis) -> None:
         row = by_name.get(one.step)
         if row is not None:
             word = "repair" if one.by_workflow else "restart"
-            row.notes.append(Note(axis.place(one.at), f"{word}, round {one.round}", mark=True))
+            at = axis.place(one.at)
+            crowded = any(at < bar.left < at + NOTE_WIDTH for bar in row.bars)
+            text = "" if crowded else f"{word}, round {one.round}"
+            row.notes.append(Note(at, text, mark=True, before=at > TURN))
             row.label += f". Then a {word} from {one.to}, round {one.round}"
 
 

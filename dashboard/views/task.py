@@ -88,6 +88,7 @@ def load_moving(row: Task, wish: Wish) -> dict[str, Any]:
     units = queries.list_units(row.pk, step=wish.step, seq=wish.unit)
     record = queries.list_record(row.pk)
     timeline = queries.build_timeline(row, units, record, now)
+    asked = past.list_asked(record)
     wall = shown.measure_wall(row, now)
     return {
         # Of the row, which was read before the rest: a tag may be older than what is shown.
@@ -104,6 +105,8 @@ def load_moving(row: Task, wish: Wish) -> dict[str, Any]:
         "picture": draw_waterfall(timeline, task, names, units, wish.squeeze),
         "workers": past.count_workers(timeline),
         "recovered": len(timeline.recoveries),
+        "asked": asked,
+        "open_question": next((one for one in asked if one["status"] == "open"), None),
         "gauges": list_gauges(task, wall),
         "rest": estimate_rest(row, wall),
         "report_percent": shown.share(row.progress_done or 0, row.progress_total or 0),
@@ -119,13 +122,14 @@ def load_rest(moving: dict[str, Any], wish: Wish) -> dict[str, Any]:
     """What only a change of the task changes: history, panel, artifacts. Three queries."""
     row, record, timeline = moving["row"], moving["record"], moving["timeline"]
     called = shown.name_actors(past.list_actors(row, record, timeline))
+    for one in moving["asked"]:
+        one["by"] = called.get(one["by"], "")
     told = [event for event in record if event["kind"] not in NOT_EVENTS]
     return {
         "submitter": called[row.submitted_by],
         "panel": open_panel(wish, moving["task"], moving["units"], record, called),
         "restarts": past.list_restarts(timeline.restarts, moving["units"], called),
         "recoveries": past.list_recoveries(timeline.recoveries),
-        "asked": past.list_asked(record, called),
         "events": past.tell_events(told[:EVENTS_SHOWN], called),
         "kinds": past.count_kinds(told),
         "event_count": len(told),

@@ -251,7 +251,7 @@ def test_the_restart_dialog_says_what_it_does(operator: Client, three: Workflow)
     for part in (
         "host:1 is fenced off at once; what it does in b, turn 0 is then refused.",
         "Round 1. It does not count against the 3 repairs.",
-        "9,999 of 10,000 units", "Restart from b</button>", "tokens, $0.00 to be done again",
+        "9,999 of 10,000 units", "Restart from b</button>", "of work, $0.00</small>",
     ):  # fmt: skip
         assert part in text
     asked = operator.post(path_of(task, "restart"), fill(task, "restart", to_step="a", note=""))
