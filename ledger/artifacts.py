@@ -47,9 +47,20 @@ def save_artifact(
     The same name again in this unit replaces its content. Raises InvalidInput for a bad name,
     LeaseLost, and what `blobs.store_blobs` raises.
     """
+    return record_artifact(claimed, name, store_bytes(name, source), media_type)
+
+
+def store_bytes(name: str, source: Source) -> Stored:
+    """The first half of `save_artifact`: reads `source`, once, and asks no database."""
     require_durable("save_artifact()")
     check_name(name)
-    stored = blobs.store_blobs([source])[0]
+    return blobs.store_blobs([source])[0]
+
+
+def record_artifact(
+    claimed: Claimed, name: str, stored: Stored, media_type: str | None = None
+) -> Artifact:
+    """The second half, which may be repeated: the row that names the bytes. Raises LeaseLost."""
     key = {
         "task_id": claimed.task_id,
         "step_index": claimed.step_index,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -73,15 +73,15 @@ class Context:
     @functools.cached_property
     def progress(self) -> dict[str, Any]:
         """Every key that accepted units returned so far."""
-        with write_blocking():
-            whole = artifacts.resolve(self._claimed.progress, self.task_id)
-            return copy.deepcopy(dict(whole))
+        whole = self._read(lambda: artifacts.resolve(self._claimed.progress, self.task_id))
+        return copy.deepcopy(dict(whole))
 
     @functools.cached_property
     def feedback(self) -> Any:
         """What the repair or the person who sent the task back here found; None at first."""
-        with write_blocking():
-            return copy.deepcopy(artifacts.resolve(self._claimed.feedback, self.task_id))
+        return copy.deepcopy(
+            self._read(lambda: artifacts.resolve(self._claimed.feedback, self.task_id))
+        )
 
     def output_of(self, step: str) -> Any:
         """The accepted output of a step's latest unit; None before it has one.
@@ -89,8 +89,9 @@ class Context:
         Raises UnknownStep.
         """
         name = self._workflow.steps[self._workflow.index_of(step)].name
-        with write_blocking():
-            return artifacts.resolve(queries.live_output(self.task_id, name), self.task_id)
+        return self._read(
+            lambda: artifacts.resolve(queries.live_output(self.task_id, name), self.task_id)
+        )
 
     def idempotency_key(self, name: str) -> str:
         """The same text at every attempt of this unit, and at no other unit: for other services."""
@@ -142,7 +143,6 @@ class Context:
         # Not the idempotency key: each attempt spends anew.
         own_key = f"{self.step}:{self.turn}:{self._claimed.fence}:{self._spends}"
 
-        @holding_soft_stop()
         def record() -> None:
             try:
                 new = limits.record_spend(
@@ -159,8 +159,9 @@ class Context:
             if new or key is None:  # an own key that is there already: the answer was lost
                 self._count_spend(tokens_in + tokens_out, cost)
 
-        with self._write("spend()"):
-            insist_on(record, self.check)
+        # Nothing ends it before it is on record: what was paid is paid, lease or no lease.
+        with self._write("spend()"), holding_soft_stop():
+            insist_on(record, lambda: None)
 
     def save_artifact(self, name: str, source: Source, media_type: str | None = None) -> Artifact:
         """Keep bytes, text, a Path or an open binary file as an artifact, under `name`.
@@ -168,15 +169,20 @@ class Context:
         The same name again in this unit replaces it. Raises InvalidInput, LeaseLost.
         """
         with self._write("save_artifact()"):
-            return artifacts.save_artifact(self._claimed, name, source, media_type)
+            stored = artifacts.store_bytes(name, source)
+            return insist_on(
+                lambda: artifacts.record_artifact(self._claimed, name, stored, media_type),
+                self.check,
+            )
 
     def open_artifact(self, ref: UUID | str) -> BinaryIO:
         """An artifact of this task by name (the newest) or id, or an upload by id: a binary file.
 
         Its bytes are verified. Raises NotFound, CorruptArtifact.
         """
-        with write_blocking():
-            return artifacts.open_content(artifacts.find_artifact(ref, self.task_id))
+        return artifacts.open_content(
+            self._read(lambda: artifacts.find_artifact(ref, self.task_id))
+        )
 
     @property
     def workspace(self) -> Path:
@@ -204,6 +210,11 @@ class Context:
     def mask(self, value: Any) -> Any:
         """A text or a JSON value without any secret that was handed out."""
         return secrets.mask_json(value)
+
+    def _read[T](self, read: Callable[[], T]) -> T:
+        """Ask the ledger, however long it is away."""
+        with write_blocking():
+            return insist_on(read, self.check)
 
     @contextmanager
     def _write(self, what: str) -> Iterator[None]:

@@ -120,7 +120,7 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
 def holding_soft_stop() -> Iterator[None]:
     """Within the block the soft stop waits for its end; the hard stop does not.
 
-    For a short write that counts whatever befell the unit: money that was spent.
+    For a write that counts whatever befell the unit: money that was spent.
     """
     global _holds
     held = threading.current_thread() is threading.main_thread()

@@ -34,18 +34,19 @@ def require_durable(what: str) -> None:
         )
 
 
-def insist_on[T](write: Callable[[], T], check: Callable[[], None]) -> T:
-    """Carry out a write that may be repeated, however long the database is away: an outage is no
-    failure of the step. `check` may end it between two tries.
+def insist_on[T](ask: Callable[[], T], check: Callable[[], None]) -> T:
+    """Carry out a read or a write that may be repeated, however long the database is away: an
+    outage is no failure of the step. `check` may end it between two tries. Not in a transaction of
+    the step, which is gone with its connection.
     """
     waited = 0.05
     while True:
         try:
-            return write()
+            return ask()
         except (DatabaseError, InterfaceError) as error:
-            if not is_outage(error):
+            if not is_outage(error) or _is_in_block(connection):
                 raise
-            log.warning("no answer to a step's write, trying again: %s", error)
+            log.warning("no answer to a step's statement, trying again: %s", error)
         check()
         forget_connections()
         time.sleep(waited * random.uniform(0.5, 1.0))
@@ -89,7 +90,7 @@ def _is_open(one: Any) -> bool:
     if one.connection is None:
         return False
     if one.in_atomic_block:
-        return any(not block._from_testcase for block in one.atomic_blocks)
+        return _is_in_block(one)
     if not one.get_autocommit():
         return True
     # A bare BEGIN through a cursor, which Django does not see.
@@ -98,3 +99,9 @@ def _is_open(one: Any) -> bool:
     if one.vendor == "postgresql":
         return bool(one.connection.info.transaction_status)
     return False
+
+
+def _is_in_block(one: Any) -> bool:
+    return bool(one.in_atomic_block) and any(
+        not block._from_testcase for block in one.atomic_blocks
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import time
@@ -12,9 +13,9 @@ import pytest
 from django.db import OperationalError, transaction
 from pydantic import BaseModel
 
-from ledger import limits, secrets, sql, steplog
+from ledger import artifacts, limits, queries, secrets, sql, steplog
 from ledger.deadlines import RETRY_SECONDS, UnitStopped, unit_deadline
-from ledger.durability import close_left_open
+from ledger.durability import close_left_open, insist_on
 from ledger.errors import LeaseLost, LimitReached, UnknownStep
 from ledger.events import Actor
 from ledger.models import Artifact, Spend, Task
@@ -195,6 +196,68 @@ def test_an_outage_is_no_failure_of_a_step_that_writes(monkeypatch: pytest.Monke
     assert len(tries) == 3
     assert [spend.tokens_in for spend in Spend.objects.filter(task=held.task_id)] == [40]
     assert (ctx.spent_tokens, ctx.spent_nano) == (40, 400_000_000)
+
+
+def test_money_is_recorded_after_an_outage_that_cost_the_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workflow, signals = make_workflow(), Calm()
+    ctx = make_context(claim_new(workflow), workflow, signals)
+    record = limits.record_spend
+
+    def record_late(*args: Any, **named: Any) -> bool:
+        if not signals.lost:
+            signals.lost = True
+            deadline.interrupt("lease_lost")
+            raise OperationalError("the connection is lost")
+        return record(*args, **named)
+
+    def spend_and_work_on() -> None:
+        ctx.spend(40, cost="0.40")
+        time.sleep(30)
+
+    monkeypatch.setattr(limits, "record_spend", record_late)
+    with pytest.raises(UnitStopped, match="lease_lost"), unit_deadline(60) as deadline:
+        spend_and_work_on()
+    assert [spend.tokens_in for spend in Spend.objects.filter(task=ctx.task_id)] == [40]
+
+
+def test_an_outage_is_no_failure_of_a_step_that_saves_or_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workflow = make_workflow()
+    ctx = make_context(claim_new(workflow), workflow)
+    asked: list[str] = []
+
+    def lose_first_answer(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def lossy(*args: Any, **named: Any) -> Any:
+            answer = real(*args, **named)
+            asked.append(name)
+            if asked.count(name) == 1:
+                raise OperationalError("the connection is lost")
+            return answer
+
+        monkeypatch.setattr(module, name, lossy)
+
+    lose_first_answer(artifacts, "record_artifact")
+    lose_first_answer(artifacts, "find_artifact")
+    lose_first_answer(queries, "live_output")
+    ctx.save_artifact("a", io.BytesIO(b"read once"))
+    with ctx.open_artifact("a") as file:
+        assert file.read() == b"read once"
+    assert ctx.output_of("one") is None
+    assert sorted(asked) == sorted(["record_artifact", "find_artifact", "live_output"] * 2)
+    assert Artifact.objects.count() == 1
+
+
+def test_a_transaction_of_the_step_does_not_outlive_its_connection() -> None:
+    def ask() -> None:
+        raise OperationalError("the connection is lost")
+
+    with pytest.raises(OperationalError), transaction.atomic():
+        insist_on(ask, lambda: None)
 
 
 def test_a_process_that_the_step_forks_writes_nothing() -> None:
