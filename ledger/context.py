@@ -122,9 +122,9 @@ class Context:
     def report(self, done: float | None = None, total: float | None = None, note: str = "") -> None:
         """Show how far the unit is, and that it moves. Raises LeaseLost."""
         with self._write("report()"):
-            text = secrets.mask_text(note)
-            lease = self._claimed.lease
-            insist_on(lambda: holder.report_progress(lease, done, total, text), self.check)
+            given = (self._claimed.lease, done, total, secrets.mask_text(note))
+            report = holding_soft_stop()(holder.report_progress)
+            insist_on(lambda: report(*given), self.check)
 
     def spend(
         self,
