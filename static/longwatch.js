@@ -133,6 +133,10 @@
 
   // A letter answers a request. One that needs words opens the comment; what can't be undone is only
   // focused, so that Enter, and then a dialog, stand between the letter and the deed.
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest("input, textarea, select, [contenteditable]");
+    if (!typing && !event.ctrlKey && !event.metaKey && !event.altKey && !find("dialog")?.open) answerByKey(event);
+  });
   function answerByKey(event) {
     const button = document.querySelector(`.decide button[data-key="${CSS.escape(event.key)}"]`);
     if (!button || button.disabled || event.repeat || event.shiftKey) return;

@@ -1,0 +1,50 @@
+"""Everything that can be done on the pages: one list, that tests, help and audits go by.
+
+A form of a template that sends to a route which is not here fails a test, and so does an action
+that is not driven by mouse, by keyboard alone and without JavaScript (tests/e2e/test_actions.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dashboard.actions import ACTIONS
+from dashboard.answers import DECISIONS
+from ledger.access import APPROVE, OPERATE, READ, SUBMIT
+
+ANYBODY = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PageAction:
+    """Something that a person does on a page.
+
+    `route` is the name of the URL that it is sent to, `scope` who may (ANYBODY: also who is not
+    signed in), `writes` whether it is a POST.
+    """
+
+    name: str
+    route: str
+    scope: str
+    writes: bool = True
+
+
+_ALL = (
+    *(PageAction(f"task.{name}", "act", OPERATE) for name in ACTIONS),
+    *(PageAction(f"answer.{decision}", "answer", APPROVE) for decision, _ in DECISIONS),
+    PageAction("answer.approve-final", "answer", APPROVE),
+    PageAction("answer.settings", "answer", APPROVE),
+    PageAction("answer.undo", "undo", APPROVE),
+    PageAction("queue.undo", "undo", APPROVE),
+    PageAction("stuck.act", "act", OPERATE),
+    PageAction("workflow.start", "workflow", SUBMIT),
+    PageAction("sign-in", "login", ANYBODY),
+    PageAction("sign-out", "logout", ANYBODY),
+    PageAction("tasks.filter", "tasks", READ, writes=False),
+    PageAction("tasks.unfilter", "tasks", READ, writes=False),
+    PageAction("tasks.tab", "tasks", READ, writes=False),
+    PageAction("request.open-file", "approval-file", READ, writes=False),
+    PageAction("request.mark-seen", "answer", APPROVE),
+)
+
+PAGE_ACTIONS = {action.name: action for action in _ALL}
