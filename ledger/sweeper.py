@@ -124,7 +124,8 @@ class Sweeper:
             return self._next_due - now
         since, self._contact_since = self._contact_since, None
         due = look_ahead()
-        if since is None or self._was_away(now, due.now):
+        away = self._was_away(now, due.now)
+        if since is None or away:
             since = now
         swept: Any = sweep(due=due, reclaim=now - since >= self.patience)
         self._contact_since = since
