@@ -39,10 +39,16 @@ def show_task(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     if unchanged := find_unchanged(request, tag):
         return unchanged
     row = queries.find_task(task_id)
-    if before.split(".")[0] != str(row.revision):
+    if drop_beat(before) != drop_beat(queries.make_tag(row)):
         return render_task(request, task_id, row=row)
     context = load_moving(row, read_wish(request))
     return render_page(request, TEMPLATE, context, part="task-beat", tag=context["tag"])
+
+
+def drop_beat(tag: str) -> list[str]:
+    """A polling tag without its second part, which counts beats: what else may have changed."""
+    parts = tag.split(".")
+    return parts[:1] + parts[2:]
 
 
 def render_task(

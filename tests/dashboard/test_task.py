@@ -149,6 +149,7 @@ def test_a_lost_worker_shows_before_anybody_reclaims(operator: Client, three: Wo
     poll = operator.get(path_of(task), headers=PART | {"HX-PTag": tag})
     assert poll.status_code == 200
     assert poll["HX-PTag"].endswith(".lost")
+    assert 'id="task-head"' in poll.content.decode()
 
 
 @pytest.mark.parametrize("status", sorted(states.FINISHED))

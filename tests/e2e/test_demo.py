@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(450)]
 
 STATE = """() => {
     const vitals = document.querySelector('#task-vitals');
-    const step = document.querySelector('#task-steps tr[aria-current] th');
-    const units = document.querySelector('#task-outputs header .tag');
+    const step = document.querySelector('#task-timeline tr[aria-current] .step a');
+    const units = document.querySelector('#task-tabs a[href="#task-panel"] .n');
     return [vitals.dataset.status, step ? step.textContent : '', units.textContent].join(' ');
 }"""
 REVIEW_SECONDS, END_SECONDS = 170.0, 90.0
@@ -93,15 +93,16 @@ def test_make_up_modernises_a_real_package_before_ones_eyes(
         assert len({state.split()[1] for state in seen}) >= 3, seen  # steps, without a reload
         assert len(seen) >= 5, seen
 
-        repaired = page.locator("#task-events li", has_text="Restarted from a step")
+        repaired = page.locator("#task-events .hist li", has_text="Restarted from a step")
         assert repaired.count() == 1
         assert "simplejson/compat.py" in repaired.inner_text()
         assert "1 of" in page.locator(".vital", has_text="Repairs").inner_text()
-        assert page.locator("#task-outputs li.was").count() > 0
+        assert "superseded, not deleted" in page.locator("#task-past").inner_text()
+        assert page.locator("#task-timeline .lane .b-old").count() > 0
 
         page.locator("#task-side a", has_text="Take ruff's fixes in 34 files").click()
         page.wait_for_selector("#answer")
-        request = page.locator(".qmain").inner_text()
+        request = page.locator(".q").inner_text()
         assert "simplejson/compat.py" in request
         assert "283" in request
         assert page.locator(".fitem").count() == 34

@@ -50,8 +50,8 @@ def test_a_change_keeps_what_is_open_and_where_the_focus_is(
     held = claim(three)
     sql.checkpoint_unit(held, make_unit(held, three), lease_seconds=LEASE, groups=[])
     with open_page("operator") as page:
-        page.goto(f"/tasks/{task.id}/")
-        unit = page.locator("#task-outputs details").first
+        page.goto(f"/tasks/{task.id}/?step=a")
+        unit = page.locator("#panel-units")
         unit.locator("summary").click()
         page.get_by_role("button", name="Pause", exact=True).focus()
         operators.pause_task(task.id, actor=OPERATOR)
@@ -135,16 +135,16 @@ def test_a_restart_is_told_what_it_costs_and_a_stale_one_keeps_the_text(
         page.get_by_role("button", name="Restart from step…").click()
         page.wait_for_selector("#dialog[open]")
         page.get_by_label("supersedes 1 output").check()
-        page.get_by_role("button", name="Restart from step", exact=True).click()
+        page.get_by_role("button", name="Restart from a", exact=True).click()
         assert page.locator("#dialog[open]").count() == 1  # the note is required
         page.get_by_label("Feedback for the step").fill("read the second file")
         operators.extend_limits(task.id, limits_given={"units": 77}, actor=OPERATOR)
         page.expected.add(409)
-        page.get_by_role("button", name="Restart from step", exact=True).click()
+        page.get_by_role("button", name="Restart from a", exact=True).click()
         page.wait_for_selector("#dialog >> text=The task has changed since you looked")
         assert page.get_by_label("Feedback for the step").input_value() == "read the second file"
-        page.get_by_role("button", name="Restart from step", exact=True).click()
-        page.wait_for_selector("#task-outputs .was")
+        page.get_by_role("button", name="Restart from a", exact=True).click()
+        page.wait_for_selector("#panel-units .was", state="attached")
         assert Task.objects.get(pk=task.id).feedback["comment"] == "read the second file"
 
 
