@@ -28,6 +28,11 @@ class Span:
     size: int
     tick: int
     now: dt.datetime
+    past: float = dataclasses.field(init=False)
+    """How long the last bucket fills already, in seconds."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "past", self.now.timestamp() % self.size)
 
     @property
     def count(self) -> int:
@@ -38,9 +43,8 @@ class Span:
         """The bucket of what happened `ago` seconds before now; None before the range."""
         if ago >= self.seconds:
             return None
-        past = self.now.timestamp() % self.size
-        back = math.floor((max(0.0, ago) - past) / self.size) + 1
-        return self.count - 1 - max(0, back)
+        back = math.floor((max(0.0, ago) - self.past) / self.size) + 1
+        return self.seconds // self.size - max(0, back)
 
     def sum_up(self, points: Iterable[tuple[float | None, float]]) -> list[float]:
         """One sum for each bucket from (seconds ago, amount)."""
