@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from ledger import canonical, limits, queries, states
-from ledger.errors import InvalidInput, UnparsableInput, Unserialisable
+from ledger.errors import InvalidInput, UnparsableInput, Unserialisable, WrongStatus
 from ledger.events import Actor, record_event
 from ledger.models import Task
 from ledger.transitions.approvals import void_open_approval
@@ -56,7 +56,8 @@ def stop_task(
     with lock_task(task_id, revision) as (task, now):
         require_status(task, "stop", {states.RUNNING})
         if not task.cancel_requested:
-            raise InvalidInput("action", "ask to cancel first; stop is for a unit that won't end")
+            hint = "Ask to cancel first; stop is for a unit that won't end."
+            raise WrongStatus("stop", task.status, hint)
         _cancel(task, now, "stop_task", actor, reason)
 
 

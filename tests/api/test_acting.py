@@ -61,7 +61,7 @@ def test_pause_resume_cancel(api: Api, task: dict[str, Any]) -> None:
 def test_stop_takes_a_running_unit_from_its_worker(api: Api, task: dict[str, Any]) -> None:
     path = f"/tasks/{task['id']}"
     assert sql.claim_task(OWNER, [GROUP], 60.0) is not None
-    assert api.post(f"{path}/stop").expect(422)["code"] == "invalid_input"
+    assert api.post(f"{path}/stop").expect(409)["code"] == "wrong_status"
     asked = api.post(f"{path}/cancel").expect(200)
     assert (asked["status"], asked["cancel_requested"]) == ("running", True)
     assert api.post(f"{path}/stop").expect(200)["status"] == "cancelled"
