@@ -125,6 +125,11 @@ class Waterfall:
     idle: float
 
     @property
+    def ticked(self) -> bool:
+        """True when some row has a tick for its units."""
+        return any(row.ticks for row in self.rows)
+
+    @property
     def gaps(self) -> list[Piece]:
         """The squeezed times."""
         return self.axis.squeezed

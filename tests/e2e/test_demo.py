@@ -86,6 +86,7 @@ def test_make_up_modernises_a_real_package_before_ones_eyes(
         link = product.find_link()
         page.goto(link)
         assert page.url.rstrip("/") == f"http://localhost:{product.port}"
+        page.locator(".side").get_by_role("link", name="Tasks").click()
         page.get_by_role("link", name="Modernise simplejson").click()
         page.wait_for_selector("#task-vitals")
 
@@ -135,7 +136,7 @@ def test_the_link_works_once(product: Product, browser: Any) -> None:
     link = product.find_link()
     with strict_page(browser) as page:
         page.goto(link)
-        page.wait_for_selector("#task-list")
+        page.wait_for_selector(".side")
     with strict_page(browser) as page:
         page.expected.add(410)
         page.goto(link)
