@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 CHANNEL = "longwatch"
 
 HEADS_PER_GROUP = 16
-"""Candidates of a group: more than the rows that other workers can hold locked at one instant."""
+"""Candidates of a group: more than the rows that other workers can hold locked at one instant. The
+lanes whose turn comes later are candidates too, lest somebody's long transaction over the heads of
+the first lane keeps them waiting."""
 
 GUARD = (
     "t.id = %(id)s AND t.status = 'running' AND t.fence = %(fence)s AND t.lease_owner = %(owner)s"
@@ -65,7 +67,7 @@ PICK = """SELECT t.id, t.rank, t.lane FROM longwatch_task t JOIN (
       SELECT q.id, q.rank FROM longwatch_task q WHERE q.status = 'queued' AND q.lane = g.lane
         AND q.workflow = g.workflow AND q.workflow_version = g.version
       ORDER BY q.rank, q.id LIMIT {heads}) h
-    ORDER BY g.place, h.rank, h.id LIMIT {heads}) c ON c.id = t.id
+    ORDER BY g.place, h.rank, h.id LIMIT 4 * {heads}) c ON c.id = t.id
   WHERE t.status = 'queued' {when}
   ORDER BY c.place, t.rank, t.id LIMIT 1 FOR UPDATE OF t SKIP LOCKED"""
 
