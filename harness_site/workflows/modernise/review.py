@@ -66,7 +66,8 @@ class Proposal:
 
     def write_report(self, answer: dict[str, Any] | None) -> str:
         """The published report, in Markdown."""
-        lines = [f"# {escape(self.label)}, modernised", "", *self._write_lead(), *self._write_facts()]
+        lines = [f"# {escape(self.label)}, modernised", ""]
+        lines += [*self._write_lead(), *self._write_facts()]
         if answer:
             lines += ["", f"Approved by {code(str(answer.get('by', '')))}."]
             if comment := str(answer.get("comment") or "").strip():
