@@ -10,9 +10,10 @@ from axe_playwright_python.sync_playwright import Axe
 from ledger import artifacts, sql, states
 from ledger.models import Approval, Task
 from ledger.transitions import holder
+from ledger.transitions.approvals import decide_approval
 from ledger.workflows import Workflow
 from tests.e2e.conftest import OpenPage
-from tests.factories import LEASE, ask, claim, make_in, make_unit, submit
+from tests.factories import LEASE, OPERATOR, ask, claim, make_in, make_unit, submit
 
 pytestmark = pytest.mark.browser
 
@@ -23,7 +24,21 @@ RULES = {
     }
 }
 DIFF = "@@ -1,2 +1,2 @@\n import re\n-import os\n+import " + "sys_" * 60 + "\n"
+TESTS = {"before": {"ran": 283}, "after": {"ran": 282}, "kind": "unittest"}
+FORM = {
+    "type": "object",
+    "required": ["title"],
+    "properties": {
+        "title": {"type": "string"},
+        "kind": {"enum": ["patch", "archive"]},
+        "tests": {"type": "boolean"},
+        "copies": {"type": "integer"},
+        "names": {"type": "array", "items": {"type": "string"}},
+        "more": {"type": "object"},
+    },
+}
 LONG = "averylongwordwithoutanyspace" * 8
+LEFT = [{"path": "pkg/compat.py", "why": LONG}]
 
 
 @pytest.fixture
@@ -40,13 +55,19 @@ def pages(three: Workflow) -> list[str]:
     bad = holder.Attempt({"type": "Boom", "message": LONG, "step": "a"}, log_tail=LONG)
     holder.record_failure(claim(three), bad, retries=0, backoff=1)
     submit(three, title="Publish")
-    files = [{"path": f"{LONG}/x.py", "diff": DIFF}, {"path": "y.py", "diff": DIFF}]
+    names = [f"{LONG}/x.py", "y.py", *(f"tests/test_{number}.py" for number in range(7))]
+    files = [{"path": name, "diff": DIFF} for name in names]
     asked = ask(
         claim(three), three, body=f"# Read\n\n- {LONG}\n\n| a | b |\n|---|---|\n| 1 | {LONG} |",
-        payload={"files": files, "more": LONG}, risk="high", send_back_to="a",
-        form={"type": "object"}, proposal={"title": LONG},
+        payload={"files": files, "more": LONG, "tests": TESTS, "left_alone": LEFT},
+        risk="high", send_back_to="a",
+        form=FORM, proposal={"title": LONG, "tests": True, "names": ["a", LONG]},
     )  # fmt: skip
     assert Approval.objects.filter(pk=asked.pk).exists()
+    submit(three)
+    answered = ask(claim(three), three, form={"type": "string"}, proposal=LONG)
+    decide_approval(answered.pk, decision="approve", actor=OPERATOR, digest=answered.digest,
+                    comment=LONG, undo_seconds=600)  # fmt: skip
     seq = Task.objects.get(pk=task.pk).outputs.get().seq
     of_task = f"/tasks/{task.id}/"
     return [
@@ -55,7 +76,8 @@ def pages(three: Workflow) -> list[str]:
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
         f"{of_task}cancel/", "/approvals/", f"/approvals/{asked.id}/",
-        f"/approvals/{asked.id}/files/0/", "/nowhere/",
+        f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/",
+        f"/tasks/?status=dead&lane=default&tag=nightly&stalled=yes&q={LONG}", "/nowhere/",
     ]  # fmt: skip
 
 
@@ -81,10 +103,26 @@ def test_axe_finds_nothing(open_page: OpenPage, pages: list[str], theme: str, wi
             faults[label] = find_faults(page)
             page.keyboard.press("Escape")
             page.wait_for_selector("#dialog:not([open])", state="attached")
+        page.goto(next(path for path in pages if path.startswith("/approvals/0")))
+        page.locator(".fold > summary").click()
+        page.get_by_role("button", name="Approve…").click()
+        page.wait_for_selector("#dialog[open]")
+        faults["confirm"] = find_faults(page)
+        page.keyboard.press("Escape")
+        page.expected.add(422)
+        page.get_by_label("copies").fill("many")
+        page.get_by_role("button", name="Approve…").click()
+        page.wait_for_selector("#settings .bad")
+        faults["wrong setting"] = find_faults(page)
         page.goto("/")
         page.locator("form[action='/logout/'] button").first.evaluate("button => button.click()")
         page.wait_for_selector("#id_username")
         faults["login"] = find_faults(page)
+        page.locator("#id_username").fill("operator")
+        page.locator("#id_password").fill("wrong")
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_selector("#wrong")
+        faults["wrong password"] = find_faults(page)
     assert {place: found for place, found in faults.items() if found} == {}
 
 

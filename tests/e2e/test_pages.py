@@ -172,7 +172,7 @@ def test_an_answer_can_be_undone_for_a_while(open_page: OpenPage, three: Workflo
     with open_page("approver") as page:
         page.goto(f"/approvals/{asked.id}/")
         page.get_by_role("button", name="Approve", exact=True).click()
-        page.get_by_role("button", name="Undo").click()
+        page.get_by_role("button", name="Undo", exact=True).click()
         page.wait_for_selector("#state[data-status=open]")
         page.expected.add(422)
         page.get_by_role("button", name="Reject").click()
