@@ -68,8 +68,10 @@ PICK = """SELECT t.id, t.rank, t.lane FROM longwatch_task t JOIN (
         AND q.workflow = g.workflow AND q.workflow_version = g.version
       ORDER BY q.rank, q.id LIMIT {heads}) h
     ORDER BY g.place, h.rank, h.id LIMIT 4 * {heads}) c ON c.id = t.id
-  WHERE t.status = 'queued' {when}
+  WHERE coalesce(t.status, '') = 'queued' {when}
   ORDER BY c.place, t.rank, t.id LIMIT 1 FOR UPDATE OF t SKIP LOCKED"""
+# coalesce: no index on the status is then an alternative to the candidates' ids. Right after a
+# burst of submissions the statistics say that one row is queued, and the join would read them all.
 
 PICK_ONE = """SELECT t.id, t.rank, t.lane FROM longwatch_task t WHERE t.status = 'queued'
     AND t.lane = %(lane)s AND t.workflow = %(workflow)s AND t.workflow_version = %(version)s {when}
