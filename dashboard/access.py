@@ -6,10 +6,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, Concatenate
 
+from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import render
+from django.shortcuts import render, resolve_url
 from django.urls import reverse
 from django.utils.cache import add_never_cache_headers, patch_vary_headers
 
@@ -78,7 +79,9 @@ def _check_scope(request: Any, needed: str) -> HttpResponse | None:
         if wants_part(request):
             return HttpResponse(status=401)
         back = request.get_full_path() if request.method == "GET" else reverse("dashboard:overview")
-        return redirect_to_login(back)
+        # The cookie of a session that ended goes with this answer, so the form is told by its URL.
+        ended = "?ended=1" if settings.SESSION_COOKIE_NAME in request.COOKIES else ""
+        return redirect_to_login(back, f"{resolve_url(settings.LOGIN_URL)}{ended}")
     request.scopes = list_scopes(request.user)
     request.actor = Actor("user", str(request.user.pk))
     request.role_name = next(

@@ -85,7 +85,8 @@ def mark_diff(diff: str) -> tuple[Line, ...]:
     while at < len(lines) and room > 0:
         removed = _measure_run(lines, at, "del")
         added = _measure_run(lines, at + removed, "add")
-        for pair in range(min(removed, added)):
+        # Runs of one length only: a list that was rewrapped has no line for a line.
+        for pair in range(removed if removed == added else 0):
             old, new = at + pair, at + removed + pair
             before, after = (_WORDS.findall(lines[one].text[:MAX_PAIR]) for one in (old, new))
             room -= min(len(before), MAX_WORDS) * min(len(after), MAX_WORDS)

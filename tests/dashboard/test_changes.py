@@ -67,9 +67,12 @@ def test_a_pair_of_four_hundred_characters_is_not_compared(more: int) -> None:
     assert bool(mark(f"{line} a", f"{line} b")[0]) is not bool(more)
 
 
-def test_three_lines_for_two_pair_up_in_order() -> None:
-    lines = mark_diff("@@ -1,2 +1,3 @@\n-a = 1\n-b = 1\n+a = 2\n+b = 2\n+c = 2\n")
-    assert [bool(line.parts) for line in lines] == [False, True, True, True, True, False]
+def test_lines_pair_up_in_order_where_there_is_one_for_each() -> None:
+    changed = "-a = 1\n-b = 1\n+a = 2\n+b = 2\n"
+    lines = mark_diff(f"@@ -1,2 +1,3 @@\n{changed}")
+    assert [bool(line.parts) for line in lines] == [False, True, True, True, True]
+    lines = mark_diff(f"@@ -1,2 +1,3 @@\n{changed}+c = 2\n")
+    assert not any(line.parts for line in lines)
 
 
 def test_lines_of_brackets_alone_cost_little() -> None:

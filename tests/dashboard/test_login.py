@@ -106,14 +106,19 @@ def test_a_session_ends_with_the_browser_unless_asked_otherwise(user: Any, stay:
 
 
 def test_an_ended_session_says_so_and_where_one_returns(user: Any) -> None:
-    assert b"session has ended" not in Client().get(LOGIN).content
+    never = Client().get(Client().get("/tasks/")["Location"])
+    assert b"session has ended" not in never.content
     client = Client()
     client.force_login(user)
     Session.objects.all().delete()
     path = "/tasks/01a226da-0000-7000-8000-00000000db66/"
-    text = client.get(client.get(path)["Location"]).content.decode()
-    assert "Your session has ended." in text
-    assert "01a226da…db66" in text
+    where = client.get(path)["Location"]
+    assert client.cookies.pop(settings.SESSION_COOKIE_NAME)["max-age"] == 0  # as a browser does
+    wrong = post(client, password="wrong", next=path, ended="1")
+    for response in (client.get(where), wrong):
+        assert "Your session has ended." in response.content.decode()
+        assert "01a226da…db66" in response.content.decode()
+    assert post(client, next=path, ended="1")["Location"] == path
 
 
 @pytest.mark.parametrize(

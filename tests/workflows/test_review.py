@@ -69,8 +69,6 @@ def test_the_payload_can_be_stored_and_shown() -> None:
         "after": 283,
         "skipped_before": 21,
         "skipped_after": 21,
-        "seconds_before": 1.2,
-        "seconds_after": 1.2,
         "network": "cut off",
     }
 

@@ -87,8 +87,6 @@ class Proposal:
                 "after": self.after.ran,
                 "skipped_before": self.before.skipped,
                 "skipped_after": self.after.skipped,
-                "seconds_before": round(self.before.seconds, 1),
-                "seconds_after": round(self.after.seconds, 1),
                 "network": "cut off" if "network" in self.after.held else "not cut off",
             },
         }
