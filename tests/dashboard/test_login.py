@@ -47,6 +47,7 @@ def test_a_wrong_name_and_a_wrong_password_read_the_same(
     assert b"That name and password" in response.content
 
 
+@pytest.mark.both_databases
 def test_tries_are_counted_by_name_and_address(user: Any) -> None:
     client = Client()
     for left in ("4 tries left", "3 tries left", "2 tries left", "1 try left", "the last try"):
@@ -66,6 +67,7 @@ def test_tries_are_counted_by_name_and_address(user: Any) -> None:
     assert post(client).status_code == 302
 
 
+@pytest.mark.both_databases
 def test_a_sign_in_forgets_the_tries_before(user: Any) -> None:
     for _ in range(4):
         post(Client(), password="wrong")
