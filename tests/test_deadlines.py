@@ -130,7 +130,7 @@ def test_an_alarm_around_the_unit_rings_on_time(seconds: float) -> None:
             run_into_alarm(seconds)
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert 0.3 <= time.monotonic() - begun < 30
+    assert 0.29 <= time.monotonic() - begun < 30  # the two clocks tick apart by a little
 
 
 def run_into_alarm(seconds: float) -> None:
