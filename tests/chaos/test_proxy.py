@@ -76,7 +76,7 @@ def test_a_refused_write_is_answered(proxy: Proxy) -> None:
         proxy.arm("write")
         with pytest.raises(psycopg.errors.UndefinedTable):
             client.execute("INSERT INTO nowhere VALUES (1)")
-        assert proxy.is_armed()
+        wait_for("it is armed again", proxy.is_armed)
         assert not proxy.cuts
 
 
