@@ -46,6 +46,8 @@ def describe_event(event: dict[str, Any]) -> str:
         for text in (data.get("subject"), data.get("reason"), error.get("message"))
         if text
     ]
+    if event["kind"] == "approval_requested":
+        words.append(f"answer it: manage.py answer {data.get('approval')} approve")
     who = "" if actor["kind"] == "worker" else f"by {actor['kind']} {actor['id']}".strip()
     parts = [f"{event['at']:%H:%M:%S}", event["kind"], where, who, "; ".join(words)[:200]]
     return "  ".join(part for part in parts if part)

@@ -323,7 +323,10 @@ def _check_answer(
     if digest != request.digest:
         raise DigestMismatch
     if str(actor) == task.submitted_by and not request.self_approval:
-        raise NotAllowed("Nobody answers for what they submitted themselves.")
+        raise NotAllowed(
+            "Nobody answers for what they submitted themselves; another person or token may, "
+            "or the workflow says self_approval=True."
+        )
     if ApprovalVote.objects.filter(
         approval=request, by=str(actor), voided_at__isnull=True
     ).exists():
