@@ -5,11 +5,13 @@ PIP_TOOLS = 7.6.2
 PAGES = $$(git ls-files '*.html')
 
 .DEFAULT_GOAL = help
-.PHONY: help setup up test bench check format requirements clean
+.PHONY: help setup up test chaos proof bench check format requirements clean
 
 help:
 	@echo 'make up [PORT=8000]   the product: pages, API and workers, in the foreground'
 	@echo 'make test [RING=…]    the tests, ring by ring: sqlite postgresql browser'
+	@echo 'make chaos [DATABASE=…] [SECONDS=75] [SEED=…]   workers killed, databases broken, all checked'
+	@echo 'make proof            the long chaos runs, over an hour; adds to docs/reliability.md'
 	@echo 'make bench            how fast it is, as ratios to raw loops; writes docs/performance.md'
 	@echo 'make check            lint, format, types, import rules, deployment checks, migrations'
 	@echo 'make format           write what `make check` asks of the format'
@@ -25,6 +27,13 @@ up: setup
 
 test: setup
 	@exec $(PYTHON) -m tests.rings $(RING)
+
+chaos: setup
+	@exec $(PYTHON) -m tests.chaos $(if $(DATABASE),--database $(DATABASE)) \
+	    $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+
+proof: setup
+	@exec $(PYTHON) -m tests.chaos.proof $(if $(SEED),--seed $(SEED))
 
 bench: setup
 	@exec $(PYTHON) -m benchmarks --report docs/performance.md

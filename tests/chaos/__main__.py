@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.run import Options
-from tests.chaos.schedule import FAULTS
+from tests.chaos.schedule import FAULTS, Pace
 from tests.pg import find_binaries
 
 SHOWN = 20
@@ -30,6 +30,7 @@ def parse_arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=0, help="until so many, instead of seconds")
     parser.add_argument("--faults", type=int, default=0, help="and so many faults")
     parser.add_argument("--clusters", type=int, default=2)
+    parser.add_argument("--pace", default="1.6,7,5", help="mean s between kills, signals, faults")
     parser.add_argument("--least-kills", type=int, default=0, help="fewer are a failure")
     parser.add_argument("--require-all", action="store_true", help="a database left out fails")
     parser.add_argument("--row", type=Path, help="append the run's row of the table to this file")
@@ -54,8 +55,9 @@ def run_one(database: str, options: argparse.Namespace, seed: int) -> bool:
     with STAGES[database](root) as stage:
         set_django_up(stage.direct_url, root)
         wanted = Options(
-            seed, options.seconds, options.kills, options.faults, clusters=options.clusters
-        )
+            seed, options.seconds, options.kills, options.faults, clusters=options.clusters,
+            pace=Pace(*(float(mean) for mean in options.pace.split(","))),
+        )  # fmt: skip
         run = Run(root, stage, wanted, lambda text: say(f"chaos {database} {text}"))
         run.run()
         figures, violations = judge_run(run)

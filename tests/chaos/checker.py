@@ -211,10 +211,10 @@ def check_money(h: History) -> Found:
     stored = {s["key"]: s for s in h.spends}
     if len(stored) != len(h.spends):
         yield DOUBLED, sorted(s["key"] for s in h.spends)
-    whole = {line["fence"] for line in h.lines("end")}
+    whole = {line["fence"] for line in h.sink if line["what"] in {"end", "raise"}}
     for key, charge in charged.items():
         row = stored.get(key)
-        # Not told is excused if the attempt was cut off between the two.
+        # Not told is excused if the attempt's process died between the two.
         if row is None and (key in told or charge["fence"] in whole):
             yield LOST, ("not recorded", charge)
         elif row and (row["tokens_in"], row["cost"]) != (charge["tokens"], nano(charge["cost"])):

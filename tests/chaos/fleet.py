@@ -57,12 +57,16 @@ class Cluster:
                 preexec_fn=die_with_parent,
             )
 
-    def keep_running(self) -> None:
-        """Start it again a moment after its end."""
+    def note_end(self) -> None:
+        """Take its end in, if it has ended."""
         if self.process is not None and self.process.poll() is not None:
             self.exits[f"{self.cause}: {self.process.returncode}"] += 1
             self.process = None
             self._start_at = time.monotonic() + RESTART_SECONDS
+
+    def keep_running(self) -> None:
+        """Start it again a moment after its end."""
+        self.note_end()
         if self.process is None and time.monotonic() >= self._start_at:
             self.start()
 
@@ -135,13 +139,11 @@ class Fleet:
             self.client.terminate()
         until = time.monotonic() + seconds
         while (living := self.find_living()) and time.monotonic() < until:
-            for cluster in self.clusters:
-                if cluster.process is not None and cluster.process.poll() is not None:
-                    cluster.exits[f"{cluster.cause}: {cluster.process.returncode}"] += 1
-                    cluster.process = None
+            time.sleep(0.2)
             if self.client is not None:
                 self.client.poll()
-            time.sleep(0.2)
+            for cluster in self.clusters:
+                cluster.note_end()
         left = []
         for process in living:
             with contextlib.suppress(psutil.NoSuchProcess):

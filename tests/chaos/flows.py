@@ -207,8 +207,10 @@ def pay(ctx: Any, key: str, given: str | None) -> None:
     tokens, cost = chance.randrange(1, 500), f"0.{chance.randrange(1, 10**7):09d}"
     about = {"key": key, "fence": ctx._claimed.fence, "tokens": tokens, "cost": cost}
     stub.write(what="charge", **about)
-    time.sleep(0.01)
-    ctx.spend(tokens, 0, cost, key=given)
+    try:
+        time.sleep(0.01)
+    finally:  # whoever ends the unit here, what is paid is told
+        ctx.spend(tokens, 0, cost, key=given)
     stub.write(what="recorded", **about)
 
 

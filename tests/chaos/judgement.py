@@ -23,6 +23,6 @@ def judge_run(run: Run) -> tuple[Figures, list[str]]:
     lines = [str(violation) for violation in violations]
     lines += [f"left running: {line}" for line in run.left_running]
     lines += run.stage.problems
-    if figures.hit_share < LEAST_HITS:
+    if run.kills and figures.hit_share < LEAST_HITS:
         lines.append(f"only {figures.hits} of {figures.kills} kills met a lease")
     return figures, lines

@@ -76,6 +76,7 @@ class Run:
         self.seconds = self.quiet_took = 0.0
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
+        self._fault: Act | None = None
         self.fleet = Fleet(root, self.make_environment())
 
     def make_environment(self) -> dict[str, str]:
@@ -143,13 +144,21 @@ class Run:
         elif act.stream == "signal":
             self.signal(act)
         else:
+            self.end_fault()  # the last one, if all is late today
             kind = self.stage.begin(act)
             self.faults.update([kind] if kind else [])
             if act.kind == "read-only" and kind:
                 # Their successors open the file while it can't be written to.
                 self.kill_all("read-only", self.choose(self.fleet.clusters, act).list_pids(WORKER))
             if act.seconds:
-                self.later(act.seconds, lambda: self.stage.end(act))
+                self._fault = act
+                self.later(act.seconds, lambda: self.end_fault(act))
+
+    def end_fault(self, act: Act | None = None) -> None:
+        """End the fault that lasts, or `act` if it still does."""
+        if self._fault is not None and act in {None, self._fault}:
+            self.stage.end(self._fault)
+            self._fault = None
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         """Do it in so many seconds, between two acts."""

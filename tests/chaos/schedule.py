@@ -65,7 +65,7 @@ class Act:
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """Mean seconds between two acts of each stream."""
+    """Mean seconds between two acts of each stream; 0 is never."""
 
     kill: float = 1.6
     signal: float = 7.0
@@ -91,7 +91,7 @@ def _draw_stream(seed: int, name: str, weights: dict[str, int], mean: float) -> 
     kinds, cuts = _deal(chance, weights), _deal(chance, dict.fromkeys(CUTS, 1))
     at = 0.0
     while True:
-        at += chance.uniform(0.5, 1.5) * mean
+        at += chance.uniform(0.5, 1.5) * (mean or float("inf"))
         kind, pick, length = next(kinds), chance.random(), chance.random()
         seconds = _choose_seconds(kind, length)
         yield Act(at, name.split()[0], kind, pick, seconds, next(cuts) if kind == "cut" else "")
