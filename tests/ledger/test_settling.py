@@ -1,0 +1,357 @@
+"""The database goes away around a settle: the unit is in once, nobody is charged, work goes on."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from ledger import clock, runner, settling, sql, states
+from ledger.guardian import Guardian
+from ledger.models import Event, StepOutput, Task
+from ledger.runner import Engine
+from ledger.transitions import approvals, holder, sweeps
+from ledger.workflows import Again, AskApproval, RetryLater, Sleep, Workflow, registered
+from tests.factories import LEASE, OTHER, OWNER, attempt, make_unit, submit
+from tests.ledger.cutting import Proxy
+from tests.ledger.replay import check_columns
+from tests.ledger.stages import APPROVER
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+PATIENCE = 60.0
+
+KEEP, SETTLE, COMMIT = b"WITH me AS (", b"WITH me AS MATERIALIZED", b"COMMIT"
+CLAIM = b"WITH pick AS MATERIALIZED"
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    """Between this process and its PostgreSQL."""
+    place = connection.settings_dict
+    kept = {"HOST": place["HOST"], "PORT": place["PORT"]}
+    with Proxy(place["HOST"], int(place["PORT"])) as found:
+        connection.close()
+        place.update(HOST="127.0.0.1", PORT=str(found.port))
+        yield found
+        connection.close()
+        place.update(kept)
+
+
+@pytest.fixture
+def resident(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a worker, ticket after ticket, until the named tasks are at rest."""
+    monkeypatch.setattr(runner, "_engine", None)
+    guardian = Guardian()  # not started: nobody beats, sweeps or looks in between
+
+    def run(*keys: Any) -> None:
+        until = time.monotonic() + PATIENCE
+        while Task.objects.filter(pk__in=keys, status__in=states.WALL_RUNS).exists():
+            assert time.monotonic() < until, list(Task.objects.values("status", "step_name"))
+            try:
+                runner.run_resident(
+                    owner=OWNER, stop=lambda: not_ready(keys), until=until, guardian=guardian,
+                    idle=lambda seconds: move_on(),
+                )  # fmt: skip
+            except OperationalError:
+                settling.forget_connections()  # as the ticket does
+
+    return run
+
+
+def not_ready(keys: Any) -> bool:
+    """True when none of the tasks can go on by itself."""
+    return not Task.objects.filter(pk__in=keys, status__in=states.WALL_RUNS).exists()
+
+
+def move_on() -> None:
+    """Timers run out while the worker idles."""
+    clock.offset += 400
+    sweeps.promote_due()
+
+
+class Journal:
+    """A workflow whose first step ends as a test says; `runs` is what ran, in order."""
+
+    def __init__(self, outcome: Callable[[Any], Any]) -> None:
+        self.runs: list[tuple[Any, str, int]] = []
+        self.flow = Workflow("journal", self_approval=True)
+        self.flow.step(lambda ctx: self.note(ctx, outcome), name="first")
+        self.flow.step(lambda ctx: self.note(ctx, lambda ctx: {"second": True}), name="second")
+
+    def note(self, ctx: Any, outcome: Callable[[Any], Any]) -> Any:
+        """One run of a step."""
+        self.runs.append((ctx.task_id, ctx.step, ctx.turn))
+        return outcome(ctx)
+
+
+def check_uncharged() -> None:
+    """No lost worker, no repair, no gap; every accepted unit once."""
+    for task in Task.objects.all():
+        check_columns(task)
+        assert (task.reclaims, task.repair_count, task.releases) == (0, 0, 0)
+        numbers = sorted([e.seq for e in task.events.all()] + [o.seq for o in task.outputs.all()])
+        assert numbers == list(range(1, task.event_seq + 1))
+    assert not Event.objects.filter(kind__in=["stale_write_refused", "reclaimed"]).exists()
+
+
+Outcome = Callable[[Any], Any]
+CUTS: dict[str, tuple[bytes, Outcome, int]] = {
+    "keeps": (KEEP, lambda ctx: {}, 0),
+    "again": (KEEP, lambda ctx: Again() if ctx.turn < 2 else {}, 0),
+    "gives way": (SETTLE, lambda ctx: {}, 1),
+    "finishes": (SETTLE, lambda ctx: {}, 0),
+    "sleeps": (COMMIT, lambda ctx: Sleep(30), 0),
+    "asks": (COMMIT, lambda ctx: AskApproval("Go on?"), 0),
+}
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("forward", [True, False], ids=["answer lost", "request lost"])
+@pytest.mark.parametrize(("marker", "outcome", "rivals"), CUTS.values(), ids=CUTS)
+def test_a_unit_whose_settle_was_cut_off_is_in_once_and_never_run_again(
+    marker: bytes, outcome: Outcome, rivals: int, forward: bool,
+    proxy: Proxy, resident: Callable[..., None], settings: Any,
+) -> None:  # fmt: skip
+    """Whether the ledger took it or not: it is asked, and only then written again."""
+    settings.LONGWATCH_SLICE_SECONDS = 0 if rivals else 60
+    journal = Journal(lambda ctx: armed(ctx))
+
+    def armed(ctx: Any) -> Any:
+        if not proxy.cuts:
+            proxy.cut(marker, forward=forward)
+        return outcome(ctx)
+
+    with registered(journal.flow):
+        keys = [submit(journal.flow).pk for _ in range(1 + rivals)]
+        resident(*keys)
+        for task in Task.objects.filter(status=states.WAITING):
+            request = task.approvals.get()
+            approvals.decide_approval(
+                request.pk, decision="approve", actor=APPROVER, digest=request.digest
+            )
+        resident(*keys)
+    assert proxy.cuts == 1
+    assert set(Task.objects.values_list("status", "attempts")) == {(states.COMPLETED, 0)}
+    assert len(journal.runs) == len(set(journal.runs)) == StepOutput.objects.count()
+    check_uncharged()
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("forward", [True, False], ids=["answer lost", "request lost"])
+@pytest.mark.parametrize("fault", [ValueError("broken"), RetryLater(30)], ids=repr)
+def test_a_failure_whose_record_was_cut_off_is_counted_once(
+    fault: Exception, forward: bool, proxy: Proxy, resident: Callable[..., None]
+) -> None:
+    def fail_once(ctx: Any) -> Any:
+        if proxy.cuts:
+            return {}
+        proxy.cut(COMMIT, forward=forward)
+        raise fault
+
+    journal = Journal(fail_once)
+    with registered(journal.flow):
+        task = submit(journal.flow)
+        resident(task.pk)
+    kind = "attempt_failed" if isinstance(fault, ValueError) else "released"
+    assert Event.objects.filter(task=task, kind=kind).count() == 1
+    assert [step for _, step, _ in journal.runs] == ["first", "first", "second"]
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("forward", [True, False], ids=["answer lost", "request lost"])
+def test_a_claim_whose_answer_was_lost_is_found_again(
+    forward: bool, proxy: Proxy, resident: Callable[..., None]
+) -> None:
+    """Otherwise the task would wait for its lease to run out, and be counted as a lost worker."""
+    journal = Journal(lambda ctx: {})
+    with registered(journal.flow):
+        task = submit(journal.flow)
+        proxy.cut(CLAIM, forward=forward)
+        resident(task.pk)
+    assert proxy.cuts == 1
+    assert Task.objects.get().status == states.COMPLETED
+    assert [step for _, step, _ in journal.runs] == ["first", "second"]
+    check_uncharged()
+
+
+@pytest.mark.postgresql
+def test_a_standby_that_takes_over_is_waited_for(resident: Callable[..., None]) -> None:
+    """It answers, but refuses writes: that is no fault of the unit."""
+
+    def turn_read_only(ctx: Any) -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = on")
+        return {"first": True}
+
+    journal = Journal(turn_read_only)
+    with registered(journal.flow):
+        task = submit(journal.flow)
+        resident(task.pk)
+    assert [step for _, step, _ in journal.runs] == ["first", "second"]
+    assert Task.objects.get(pk=task.pk).attempts == 0
+    check_uncharged()
+
+
+def test_a_locked_database_is_waited_for(resident: Callable[..., None]) -> None:
+    """SQLite: another process holds the write lock for longer than a statement's patience. On
+    PostgreSQL the same of the task's row, which is waited for without an error."""
+    busy, free = threading.Event(), threading.Event()
+    holding = threading.Thread(target=hold_lock, args=[busy, free])
+
+    def lock_first(ctx: Any) -> Any:
+        if not holding.ident:
+            holding.start()
+            assert busy.wait(PATIENCE)
+            threading.Timer(1.0, free.set).start()
+        return {"first": True}
+
+    journal = Journal(lock_first)
+    options = connection.settings_dict["OPTIONS"]
+    kept = options.get("timeout")
+    if connection.vendor == "sqlite":
+        options["timeout"] = 0.2
+        connection.close()
+    try:
+        with registered(journal.flow):
+            task = submit(journal.flow)
+            resident(task.pk)
+    finally:
+        free.set()
+        holding.join(PATIENCE)
+        if connection.vendor == "sqlite":
+            options["timeout"] = kept
+            connection.close()
+    assert Task.objects.get(pk=task.pk).status == states.COMPLETED
+    assert [step for _, step, _ in journal.runs] == ["first", "second"]
+    check_uncharged()
+
+
+def hold_lock(busy: threading.Event, free: threading.Event) -> None:
+    """Hold what a settle needs until told to let go, as somebody outside would."""
+    if connection.vendor == "sqlite":
+        outside = sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)
+        outside.execute("BEGIN IMMEDIATE")
+        busy.set()
+        free.wait(PATIENCE)
+        outside.execute("ROLLBACK")
+        outside.close()
+        return
+    with transaction.atomic():
+        list(Task.objects.select_for_update())
+        busy.set()
+        free.wait(PATIENCE)
+    connection.close()
+
+
+# --- What the pieces do ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flow(transactional_db: None) -> Iterator[Workflow]:
+    """Two steps that do nothing."""
+    journal = Journal(lambda ctx: {})
+    with registered(journal.flow):
+        yield journal.flow
+
+
+def test_an_adopted_task_has_a_whole_lease_again(flow: Workflow) -> None:
+    """After a long outage what is left of the old one may not last until the next beat."""
+    submit(flow)
+    engine = Engine(OWNER)
+    held = engine.claim()
+    assert held is not None
+    Task.objects.update(lease_until=clock.now(-30))
+    found = settling.adopt_running(engine)
+    assert found is not None
+    assert (found.task_id, found.fence) == (held.task_id, held.fence)
+    left = Task.objects.get().lease_until - clock.read()  # type: ignore[operator]
+    assert LEASE - 5 < left.total_seconds() <= LEASE
+    assert settling.adopt_running(Engine(OTHER)) is None
+
+
+def test_a_worker_that_leaves_adopts_nothing_and_gives_it_back(flow: Workflow) -> None:
+    submit(flow)
+    engine = Engine(OWNER)
+    assert engine.claim() is not None
+    engine.stop = lambda: True
+    assert settling.adopt_running(engine) is None
+    task = Task.objects.get()
+    assert (task.status, task.releases, task.attempts) == (states.QUEUED, 1, 0)
+
+
+def test_a_value_that_the_database_refuses_is_a_charged_attempt_and_no_loop(
+    flow: Workflow,
+) -> None:
+    task = submit(flow)
+    engine = Engine(OWNER)
+    held = engine.claim()
+    assert held is not None
+    holder.settle_unit(held, make_unit(held, flow))
+    # As a mistake of ours would: the task stands again at a unit that is stored.
+    Task.objects.update(step_index=0, step_name="first")
+    held = engine.claim()
+    assert held is not None
+    unit = make_unit(held, flow)
+    assert settling.settle(engine, held, lambda: holder.settle_unit(held, unit)) is None
+    task.refresh_from_db()
+    assert (task.status, task.status_reason, task.attempts) == (
+        states.SCHEDULED, states.BACKOFF, 1,
+    )  # fmt: skip
+    assert task.error is not None
+    assert "Integrity" in task.error["type"]
+
+
+def test_a_settle_that_is_in_already_goes_on_with_what_the_worker_holds(flow: Workflow) -> None:
+    submit(flow)
+    engine = Engine(OWNER)
+    held = engine.claim()
+    assert held is not None
+    unit = make_unit(held, flow)
+    kept = sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=None)
+    assert kept is not None
+    found = settling.settle(engine, held, lambda: holder.settle_unit(held, unit))
+    assert found is not None
+    assert (found.fence, found.step_name) == (kept.kept_fence, "second")
+    assert StepOutput.objects.count() == 1
+
+
+def test_a_settle_after_the_lease_was_lost_writes_nothing_and_holds_nothing(
+    flow: Workflow,
+) -> None:
+    task = submit(flow)
+    engine = Engine(OWNER)
+    held = engine.claim()
+    assert held is not None
+    Task.objects.update(lease_until=clock.now(-1))
+    sweeps.reclaim_task(task.pk, LEASE)
+    plan = lambda: holder.record_failure(held, attempt(), retries=3, backoff=1)  # noqa: E731
+    assert settling.settle(engine, held, plan) is None
+    task.refresh_from_db()
+    assert (task.status, task.attempts, task.reclaims) == (states.QUEUED, 0, 1)
+
+
+def test_a_worker_idles_only_when_there_is_nothing_to_do(
+    flow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit that fails, asks or sleeps leaves the worker with nothing; the queue may be full."""
+    monkeypatch.setattr(runner, "_engine", None)
+    sleepy = Journal(lambda ctx: Sleep(600))
+    idles: list[int] = []
+
+    def idle(seconds: float) -> None:
+        idles.append(Task.objects.filter(status=states.QUEUED).count())
+
+    with registered(sleepy.flow):
+        for _ in range(5):
+            submit(sleepy.flow)
+        runner.run_resident(
+            owner=OWNER, stop=lambda: bool(idles), until=time.monotonic() + PATIENCE,
+            guardian=Guardian(), idle=idle,
+        )  # fmt: skip
+    assert idles == [0]
+    assert Task.objects.filter(status=states.SCHEDULED).count() == 5
