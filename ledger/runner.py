@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ledger import asynchronous, limits, settling, states, workflows
+from ledger import asynchronous, limits, settling, sql, states, workflows
 from ledger.conf import Tunables, load
 from ledger.context import Context
 from ledger.deadlines import UnitStopped, UnitTimeout, cancel_hard_stop, unit_deadline
@@ -50,20 +50,24 @@ class Engine:
         """Units follow each other in `run_resident`, which tidies up after them."""
         self.suspect = False
         """A statement's outcome is unknown: look for a task that is ours before claiming."""
+        self.idle = False
+        """The last look at the queues found nothing."""
         self.units = 0
         self.slice_ends = 0.0
 
     def claim(self) -> Claimed | None:
         """The next task to run, if any; opens its slice."""
-        if self.suspect:
-            found = settling.adopt_running(self)
-            self.suspect = False
-        else:
-            found = None
-        groups = self.picker.choose(fresh=True) if found is None else []
-        found = found or claim_task(self.owner, groups, self.tunables.lease_seconds)
+        found = settling.adopt_running(self) if self.suspect else None
+        self.suspect = False
+        if self.idle:  # only then: a lane that never runs dry would be the only one looked at
+            found = found or self._claim(self.picker.recall())
+        found = found or self._claim(self.picker.choose(fresh=True))
+        self.idle = found is None
         self.open_slice()
         return found
+
+    def _claim(self, groups: list[sql.Group]) -> Claimed | None:
+        return claim_task(self.owner, groups, self.tunables.lease_seconds)
 
     def open_slice(self) -> None:
         """From here on the worker goes on with one task for `slice_seconds`."""
@@ -125,6 +129,7 @@ def run_resident(
 def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
     """One attempt at one unit, from claim to settle; returns what this worker holds next."""
     engine.units += 1
+    engine.picker.served = held.lane
     try:
         workflow = workflows.get(held.workflow, held.workflow_version)
         step = workflow.steps[workflow.index_of(held.step_name)]

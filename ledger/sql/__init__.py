@@ -137,10 +137,11 @@ _JSON_AT = [CLAIM_COLUMNS.index(name) for name in ("input", "progress", "feedbac
 def is_outage(error: BaseException) -> bool:
     """True when the database is away, or takes no writes for now, and so says nothing of the task.
 
-    25006: a standby that is about to take over answers, but only to reads.
+    25006: a standby that is about to take over answers, but only to reads. 0A000: a migration has
+    changed a column under this connection's prepared statement; a new connection plans it anew.
     """
     return isinstance(error, (OperationalError, InterfaceError)) or (
-        getattr(error.__cause__, "sqlstate", None) == "25006"
+        getattr(error.__cause__, "sqlstate", None) in {"25006", "0A000"}
     )
 
 
@@ -209,14 +210,17 @@ def list_groups() -> list[Group]:
 def insert_task(task: Task, actor: str, note: dict[str, Any]) -> None:
     """nothing -> queued or scheduled: the row, its event `submitted` (data: `note`), the wake-up.
 
-    Joins the caller's transaction, if any. Two ORM inserts cost three times as much, which is felt
-    where tasks are submitted by the hundred.
+    Joins the caller's transaction, if any. The times, the rank and the end of the wall limit are
+    the database's; `available_at`, `rank` and `wall_left` may be given. Two ORM inserts cost three
+    times as much, which is felt where tasks are submitted by the hundred.
     """
     # Not the proxy `connection`, which looks itself up at each of two hundred uses.
     database = connections[DEFAULT_DB_ALIAS]
     fields = Task._meta.concrete_fields
     row = {f.column: f.get_db_prep_save(getattr(task, f.attname), database) for f in fields}
-    _dialect().insert_task(row=row, actor=actor, note=json.dumps(note))
+    made = _dialect().insert_task(row=row, actor=actor, note=json.dumps(note))
+    task.created_at, task.available_at, task.rank, task.wall_until = made
+    task.updated_at = task.last_progress_at = task.created_at
 
 
 def wake_workers() -> None:

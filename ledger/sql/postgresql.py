@@ -95,7 +95,7 @@ WITH me AS MATERIALIZED (
 pick AS MATERIALIZED ({pick}),
 keep AS MATERIALIZED (
   SELECT me.id, me.place, NOT %(finish)s AND NOT EXISTS (
-    SELECT 1 FROM pick WHERE pick.lane <> me.lane OR pick.rank < me.place) AS stays FROM me),
+    SELECT 1 FROM pick WHERE pick.lane <> me.lane OR pick.rank <= me.place) AS stays FROM me),
 settled AS (
   UPDATE longwatch_task t SET {advance}, event_seq = t.event_seq + 1 + %(finish)s::int,
     status = CASE WHEN %(finish)s THEN 'completed' WHEN k.stays THEN 'running' ELSE 'queued' END,
@@ -128,12 +128,24 @@ FROM settled s LEFT JOIN taken ON true"""
 
 INSERT = """
 WITH made AS (INSERT INTO longwatch_task ({names}) VALUES ({values})
-  RETURNING id, status, step_name, created_at, event_seq),
+  RETURNING id, status, step_name, event_seq, created_at, available_at, rank, wall_until),
 noted AS (
   INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, turn, fence, data)
   SELECT id, event_seq, created_at, 'submitted', %(actor)s, step_name, 0, 0, %(note)s::jsonb
   FROM made)
-SELECT pg_notify('{channel}', '') FROM made WHERE status = 'queued'"""
+SELECT created_at, available_at, rank, wall_until,
+  CASE WHEN status = 'queued' THEN pg_notify('{channel}', '')::text END
+FROM made"""
+
+# What the database fills in, unless it is given.
+FILLED = {
+    "created_at": "{now}",
+    "updated_at": "{now}",
+    "last_progress_at": "{now}",
+    "available_at": "coalesce(%(available_at)s::timestamptz, {now})",
+    "rank": "coalesce(%(rank)s::bigint, {micros} - %(priority)s * 60000000::bigint)",
+    "wall_until": "CASE WHEN %(wall_left)s::float8 IS NULL THEN {wall} END",
+}
 
 BEAT = """
 UPDATE longwatch_task t SET lease_until = {lease}, beat = t.beat + 1
@@ -164,7 +176,7 @@ def _write(name: str, offset: float) -> tuple[str, list[str]]:
     now = clock.fragment("postgresql")
     lease = clock.fragment("postgresql", "%(lease)s")
     advance, plain = ADVANCE.format(now=now), PLAIN.format(now=now)
-    take = TAKE.format(now=now, lease=lease)
+    take, micros = TAKE.format(now=now, lease=lease), clock.micros_fragment("postgresql")
     columns = ", ".join(f"t.{column}" for column in CLAIM_COLUMNS)
     common = {"now": now, "lease": lease, "advance": advance, "plain": plain, "guard": GUARD}
     after_me = "AND (SELECT count(*) FROM me) = 1"
@@ -185,14 +197,16 @@ def _write(name: str, offset: float) -> tuple[str, list[str]]:
                 columns=columns,
                 channel=CHANNEL,
                 store=STORE.format(now=now, source="settled"),
-                micros=clock.micros_fragment("postgresql"),
+                micros=micros,
             )
             for which, pick in picks.items()
         },
         "beat": BEAT.format(lease=lease),
         "insert": INSERT.format(
             names=", ".join(TASK_COLUMNS),
-            values=", ".join(f"%({column})s" for column in TASK_COLUMNS),
+            values=", ".join(FILLED.get(c, f"%({c})s") for c in TASK_COLUMNS).format(
+                now=now, micros=micros, wall=clock.fragment("postgresql", "%(limit_wall)s")
+            ),
             channel=CHANNEL,
         ),
         "groups": GROUPS,
@@ -265,9 +279,11 @@ def checkpoint(
     return None if row is None else row[:-1]
 
 
-def insert_task(*, row: dict[str, Any], actor: str, note: str) -> None:
-    """See `ledger.sql.insert_task`."""
-    _execute("insert", row | {"actor": actor, "note": note}, prepare=False)
+def insert_task(*, row: dict[str, Any], actor: str, note: str) -> Sequence[Any]:
+    """See `ledger.sql.insert_task`: created_at, available_at, rank, wall_until."""
+    cursor = _execute("insert", row | {"actor": actor, "note": note}, prepare=False)
+    made: Sequence[Any] = cursor.fetchone()[:-1]  # type: ignore[index]  # there is a row
+    return made
 
 
 def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, ...]]:

@@ -76,10 +76,21 @@ TAKE = """UPDATE longwatch_task SET status = 'running', status_reason = '', fenc
     revision = revision + 1
   WHERE id = :pick AND status = 'queued' RETURNING {columns}"""
 
-INSERT = """INSERT INTO longwatch_task ({names}) VALUES ({values})"""
+INSERT = """INSERT INTO longwatch_task ({names}) VALUES ({values})
+  RETURNING created_at, available_at, rank, wall_until"""
+
+# What the database fills in, unless it is given.
+FILLED = {
+    "created_at": "{now}",
+    "updated_at": "{now}",
+    "last_progress_at": "{now}",
+    "available_at": "coalesce(:available_at, {now})",
+    "rank": "coalesce(:rank, {micros} - :priority * 60000000)",
+    "wall_until": "CASE WHEN :wall_left IS NULL THEN {wall} END",
+}
 
 SUBMITTED = """INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, turn, fence, data)
-  VALUES (:id, :event_seq, :created_at, 'submitted', :actor, :step_name, 0, 0, :note)"""
+  VALUES (:id, :event_seq, :at, 'submitted', :actor, :step_name, 0, 0, :note)"""
 
 BEAT = """UPDATE longwatch_task SET lease_until = {lease}, beat = beat + 1
   WHERE {guard} RETURNING cancel_requested"""
@@ -103,9 +114,10 @@ def _write(offset: float) -> dict[str, str]:
     parts = {
         "now": now, "lease": lease, "guard": GUARD, "plain": PLAIN.format(now=now),
         "advance": ADVANCE.format(now=now), "columns": ", ".join(CLAIM_COLUMNS),
-        "micros": clock.micros_fragment("sqlite"),
-        "names": ", ".join(TASK_COLUMNS), "values": ", ".join(f":{c}" for c in TASK_COLUMNS),
+        "micros": clock.micros_fragment("sqlite"), "names": ", ".join(TASK_COLUMNS),
+        "wall": clock.fragment("sqlite", ":limit_wall"),
     }  # fmt: skip
+    parts["values"] = ", ".join(FILLED.get(c, f":{c}") for c in TASK_COLUMNS).format(**parts)
     texts = {"keep": KEEP, "me": ME, "yield": YIELD, "finish": FINISH, "store": STORE,
              "ended": ENDED, "take": TAKE, "beat": BEAT, "insert": INSERT}  # fmt: skip
     return {name: text.format(**parts) for name, text in texts.items()}
@@ -218,7 +230,7 @@ def checkpoint(
             return None
         lane, params["place"] = me
         pick = _pick(raw, groups or ())
-        if not finish and (pick is None or (pick[2] == lane and pick[1] >= params["place"])):
+        if not finish and (pick is None or (pick[2] == lane and pick[1] > params["place"])):
             return _keep(raw, texts, params)
         (params["seq"],) = raw.execute(texts["finish" if finish else "yield"], params).fetchone()
         raw.execute(texts["store"], params)
@@ -241,13 +253,14 @@ def _keep(
     return [fence, _read_time(claimed_at)]
 
 
-def insert_task(*, row: dict[str, Any], actor: str, note: str) -> None:
-    """See `ledger.sql.insert_task`."""
+def insert_task(*, row: dict[str, Any], actor: str, note: str) -> Sequence[Any]:
+    """See `ledger.sql.insert_task`: created_at, available_at, rank, wall_until."""
     with _write_lock() as raw:
-        raw.execute(_write(clock.offset)["insert"], row)
-        raw.execute(SUBMITTED, row | {"actor": actor, "note": note})
+        at, start, rank, wall = raw.execute(_write(clock.offset)["insert"], row).fetchone()
+        raw.execute(SUBMITTED, row | {"at": at, "actor": actor, "note": note})
     if row["status"] == "queued":
         wake()
+    return clock.parse(at), clock.parse(start), rank, _read_time(wall)
 
 
 def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, ...]]:

@@ -89,24 +89,16 @@ def submit_task(
 
 
 def _insert_task(columns: dict[str, Any], actor: Actor, not_before: dt.datetime | None) -> Task:
-    now = clock.read()
-    later = not_before is not None and not_before > now
-    start = not_before if later and not_before is not None else now
-    task = Task(
-        id=make_id(),
-        status=states.SCHEDULED if later else states.QUEUED,
-        status_reason=states.NOT_BEFORE if later else "",
-        available_at=start,
-        rank=rank_at(start, columns["priority"]),
-        wall_until=None if later else now + dt.timedelta(seconds=columns["limit_wall"]),
-        wall_left=columns["limit_wall"] if later else None,
-        last_progress_at=now,
-        created_at=now,
-        updated_at=now,
-        event_seq=1,
-        **columns,
-    )
-    note = {"title": task.title, "lane": task.lane, "until": start.isoformat() if later else None}
+    columns |= {"id": make_id(), "status": states.QUEUED, "event_seq": 1}
+    note = {"title": columns["title"], "lane": columns["lane"], "until": None}
+    if not_before is not None and not_before > clock.read():
+        columns |= {
+            "status": states.SCHEDULED, "status_reason": states.NOT_BEFORE,
+            "available_at": not_before, "rank": rank_at(not_before, columns["priority"]),
+            "wall_left": columns["limit_wall"],
+        }  # fmt: skip
+        note["until"] = not_before.isoformat()
+    task = Task(**columns)
     sql.insert_task(task, str(actor), note)
     return task
 
