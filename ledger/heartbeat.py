@@ -22,7 +22,6 @@ STATUS_SECONDS = 1.0
 class Held:
     """One attempt in hand: its lease, its end on this process's monotonic clock, its signs."""
 
-    claimed: Claimed
     lease: Lease
     ends: float
     next_beat: float
@@ -50,7 +49,7 @@ class Heart:
         now = time.monotonic()
         ends = now + seconds + self.tunables.unit_margin_seconds
         beat = now + self.tunables.heartbeat_seconds
-        self.held = Held(claimed, claimed.lease, ends, beat, now + STATUS_SECONDS)
+        self.held = Held(claimed.lease, ends, beat, now + STATUS_SECONDS)
         return self.held
 
     def drop(self) -> None:
@@ -95,9 +94,12 @@ class Heart:
                 held.interrupt("lease_lost")
 
     def let_go(self) -> None:
-        """Give the attempt in hand back, uncharged: the process is about to end."""
-        held = self.held
-        if held is not None and not held.lost:
-            held.stop = True
+        """Give back what this process holds, uncharged: it is about to end.
+
+        The ledger is asked, since between two attempts nothing is in hand while the lease is held.
+        """
+        if self.held is not None:
+            self.held.stop = True
+        for task in Task.objects.filter(status=states.RUNNING, lease_owner=self.owner):
             with contextlib.suppress(LedgerError):
-                holder.release_task(held.claimed, why="drain")
+                holder.release_task(sql.read_task(task), why="drain")

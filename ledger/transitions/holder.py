@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+import math
 from typing import Any
 
-from ledger import conf, limits, sql, states
+from ledger import canonical, conf, limits, sql, states
 from ledger.events import Actor, record_event
 from ledger.models import StepOutput, Task
 from ledger.sql import Claimed, Unit
@@ -164,11 +165,17 @@ def misfit_task(held: Claimed, *, problem: str) -> None:
 
 
 def report_progress(lease: sql.Lease, done: float | None, total: float | None, note: str) -> None:
-    """running -> running: what a step says of itself. Progress in the sense of `stalled`."""
+    """running -> running: what a step says of itself. Progress in the sense of `stalled`.
+
+    Raises LeaseLost, and ValueError for NaN and infinity, which JSON has no word for.
+    """
+    for number in (done, total):
+        if number is not None and not math.isfinite(number):
+            raise ValueError(f"report(): {number} is no amount of progress")
     with lock_held(lease, "progress") as (task, now):
         # No revision: a report is a beat, and costs neither an index entry nor a stale form.
         Task.objects.filter(pk=task.pk, fence=task.fence).update(
-            progress_done=done, progress_total=total, progress_note=note[:500],
+            progress_done=done, progress_total=total, progress_note=canonical.clean_text(note, 500),
             last_progress_at=now, beat=task.beat + 1,
         )  # fmt: skip
 

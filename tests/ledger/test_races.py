@@ -227,6 +227,21 @@ def test_a_holder_and_an_operator_end_a_unit_once(flow: Workflow, together: Crew
     check_all()
 
 
+@pytest.mark.postgresql
+def test_a_lease_can_not_go_while_its_holder_writes_beside_it(
+    flow: Workflow, together: Crew
+) -> None:
+    """An artifact's row is in before the task may be anybody else's, or not at all."""
+    submit(flow)
+    held = claim(flow)
+    Task.objects.update(lease_until=clock.now(-1))
+    with sql.hold_task(held.lease):
+        assert together(lambda: sweeps.reclaim_task(held.task_id, LEASE)) == [None]
+    assert sweeps.reclaim_task(held.task_id, LEASE) == states.QUEUED
+    with pytest.raises(LeaseLost), sql.hold_task(held.lease):
+        raise AssertionError("a lost lease was held")
+
+
 # --- Answers --------------------------------------------------------------------------------------
 
 

@@ -197,6 +197,36 @@ def test_a_standby_that_takes_over_is_waited_for(resident: Callable[..., None]) 
     check_uncharged()
 
 
+@pytest.mark.postgresql
+def test_a_migration_under_a_prepared_statement_charges_nobody(
+    resident: Callable[..., None], settings: Any
+) -> None:
+    """PostgreSQL refuses the old plan for good; a new connection has a new one."""
+    settings.LONGWATCH_SLICE_SECONDS = 0
+
+    def widen(ctx: Any) -> Any:
+        if ctx.turn == 5:
+            alter_title("text")
+        return Again() if ctx.turn < 9 else {}
+
+    journal = Journal(widen)
+    with registered(journal.flow):
+        keys = [submit(journal.flow).pk for _ in range(2)]
+        try:
+            resident(*keys)
+        finally:
+            alter_title("varchar(200)")
+    assert set(Task.objects.values_list("status", "attempts")) == {(states.COMPLETED, 0)}
+    assert len(journal.runs) == len(set(journal.runs)) == 22
+    check_uncharged()
+
+
+def alter_title(kind: str) -> None:
+    """Another type for a column that claims return."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE longwatch_task ALTER COLUMN title TYPE {kind}")
+
+
 def test_a_locked_database_is_waited_for(resident: Callable[..., None]) -> None:
     """SQLite: another process holds the write lock for longer than a statement's patience. On
     PostgreSQL the same of the task's row, which is waited for without an error."""
@@ -282,6 +312,32 @@ def test_a_worker_that_leaves_adopts_nothing_and_gives_it_back(flow: Workflow) -
     assert settling.adopt_running(engine) is None
     task = Task.objects.get()
     assert (task.status, task.releases, task.attempts) == (states.QUEUED, 1, 0)
+
+
+def test_a_process_that_ends_between_two_attempts_gives_its_task_back(flow: Workflow) -> None:
+    """Nothing is in hand then, but the lease is held."""
+    task = submit(flow)
+    engine = Engine(OWNER)
+    assert engine.claim() is not None
+    assert engine.heart.held is None
+    engine.heart.let_go()
+    task.refresh_from_db()
+    assert (task.status, task.releases, task.attempts) == (states.QUEUED, 1, 0)
+    engine.heart.let_go()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_report_of_no_number_is_refused(number: float, flow: Workflow) -> None:
+    task = submit(flow)
+    held = Engine(OWNER).claim()
+    assert held is not None
+    with pytest.raises(ValueError, match="progress"):
+        holder.report_progress(held.lease, number, 1, "x")
+    holder.report_progress(held.lease, 1, 2, "half\x00" + "x" * 600)
+    task.refresh_from_db()
+    assert task.progress_done == 1
+    assert task.progress_note.startswith("half\\x00x")
+    assert len(task.progress_note) <= 500
 
 
 def test_a_value_that_the_database_refuses_is_a_charged_attempt_and_no_loop(
