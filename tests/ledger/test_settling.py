@@ -12,6 +12,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from ledger import clock, runner, settling, sql, states
+from ledger.errors import TaskNotFound
 from ledger.guardian import Guardian
 from ledger.models import Event, StepOutput, Task
 from ledger.runner import Engine
@@ -411,3 +412,21 @@ def test_a_worker_idles_only_when_there_is_nothing_to_do(
         )  # fmt: skip
     assert idles == [0]
     assert Task.objects.filter(status=states.SCHEDULED).count() == 5
+
+
+def test_a_task_that_is_gone_is_let_go(flow: Workflow) -> None:
+    """Retention, or a person with a database shell: a named error, and the worker goes on."""
+    submit(flow)
+    engine = Engine(OWNER)
+    held = engine.claim()
+    assert held is not None
+    unit = make_unit(held, flow)
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM longwatch_event")
+        cursor.execute("DELETE FROM longwatch_task")
+    assert sql.beat_leases(OWNER, [held.lease], LEASE) == []
+    with pytest.raises(TaskNotFound):
+        holder.report_progress(held.lease, 1, 2, "")
+    plan = lambda: settling._checkpoint(engine, held, unit)  # noqa: E731
+    assert settling.settle(engine, held, plan) is None
+    assert not StepOutput.objects.exists()
