@@ -30,7 +30,7 @@ def parse_arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=0, help="until so many, instead of seconds")
     parser.add_argument("--faults", type=int, default=0, help="and so many faults")
     parser.add_argument("--clusters", type=int, default=2)
-    parser.add_argument("--pace", default="1.6,7,5", help="mean s between kills, signals, faults")
+    parser.add_argument("--pace", default="1.6,5,5", help="mean s between kills, signals, faults")
     parser.add_argument("--least-kills", type=int, default=0, help="fewer are a failure")
     parser.add_argument("--require-all", action="store_true", help="a database left out fails")
     parser.add_argument("--row", type=Path, help="append the run's row of the table to this file")

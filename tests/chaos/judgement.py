@@ -25,4 +25,7 @@ def judge_run(run: Run) -> tuple[Figures, list[str]]:
     lines += run.stage.problems
     if run.kills and figures.hit_share < LEAST_HITS:
         lines.append(f"only {figures.hits} of {figures.kills} kills met a lease")
+    workers = run.options.clusters * run.options.workers
+    if figures.false_reclaims > workers:
+        lines.append(f"{figures.false_reclaims} reclaims of workers that lived: a mass of them")
     return figures, lines

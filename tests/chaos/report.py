@@ -33,6 +33,8 @@ class Figures:
     reclaims: int
     false_reclaims: int
     """Of processes that were neither killed nor stopped."""
+    refused: int
+    """Writes of a stale holder that are on record as refused."""
     reruns: list[float]
     """Seconds from a kill of a lease's holder to the next attempt at its task."""
     money: tuple[int, int, int]
@@ -72,6 +74,7 @@ def count_up(run: Run, histories: list[History], violations: list[Violation]) ->
         false_reclaims=sum(
             int(e["data"]["worker"].rsplit(":", 2)[1]) not in victims for e in reclaimed
         ),
+        refused=sum(e["kind"] == "stale_write_refused" for h in histories for e in h.events),
         reruns=measure_reruns(run.kills, histories),
         money=sum_money(histories),
         exits=dict(exits),
@@ -129,7 +132,8 @@ def write_lines(f: Figures) -> list[str]:
         f"signals: {join(f.signals)}",
         f"faults {sum(f.faults.values())}: {join(f.faults)}",
         f"tasks {f.tasks}: {join(f.statuses)}; units {f.units}, attempts {f.attempts}",
-        f"reclaims {f.reclaims}, of them {f.false_reclaims} of a worker that lived",
+        f"reclaims {f.reclaims}, of them {f.false_reclaims} of a worker that lived; "
+        f"stale writes refused {f.refused}",
         f"from kill to re-run: p50 {median:.1f} s, p99 {find_quantile(f.reruns, 0.99):.1f} s "
         f"({len(f.reruns)})",
         f"money: charged {charged}, recorded {recorded}, cut off in between {cut}",

@@ -26,6 +26,7 @@ AIM_SECONDS = 1.0
 """How long a kill may wait for the moment that it is meant for."""
 
 NOBODY, CLAIMED, IN_STEP, SETTLING = "idle", "claimed", "in the step", "settling"
+LONG_UNIT = ("begin", "grind")
 PHASES = (NOBODY, CLAIMED, IN_STEP, SETTLING)
 
 
@@ -304,7 +305,10 @@ class Run:
         if act.kind == "stop cluster":
             self.stop(cluster.list_pids() + ([cluster.process.pid] if cluster.process else []), act)
         elif act.kind == "stop worker" and workers:
-            self.stop([self.choose(workers, act)], act)
+            # In the middle of a long unit, so that it wakes while its successor is at work.
+            steps = {pid: self.last.get(pid, {}) for pid in workers}
+            long = [p for p, at in steps.items() if (at.get("what"), at.get("step")) == LONG_UNIT]
+            self.stop([self.choose(long or workers, act)], act)
         elif act.kind == "term worker" and workers:
             done = send_signal(self.choose(workers, act), signal.SIGTERM)
         elif act.kind == "term parent":

@@ -24,7 +24,7 @@ KILLS = {
 just settled; any worker; the other roles; every process of a cluster in one instant."""
 
 SIGNALS = {
-    "stop worker": 4,
+    "stop worker": 6,
     "stop cluster": 1,
     "term worker": 3,
     "term parent": 2,
@@ -68,7 +68,7 @@ class Pace:
     """Mean seconds between two acts of each stream; 0 is never."""
 
     kill: float = 1.6
-    signal: float = 7.0
+    signal: float = 5.0
     fault: float = 5.0
 
 
