@@ -51,7 +51,11 @@ def test_an_admin_adds_an_operator_who_then_signs_in(admin: Client) -> None:
     assert client.get("/").status_code == 200
     assert client.get(reverse("admin:index"), follow=True).status_code == 403
 
-    entries = AuditEntry.objects.order_by("id").values_list("action", "target", "after")
+    entries = (
+        AuditEntry.objects.exclude(action__startswith="sign_in")
+        .order_by("id")
+        .values_list("action", "target", "after")
+    )
     assert [(action, target) for action, target, _ in entries] == [
         ("add_user", f"user:{eve.pk}"), ("change_user", f"user:{eve.pk}"),
     ]  # fmt: skip
