@@ -91,16 +91,24 @@ def stop_outside_of_a_write(cluster: SiteCluster, pid: int) -> None:
 
     Then nobody could write until it goes on or dies: the price of a file (docs/reliability.md).
     """
-    while True:
+    for _ in range(50):
         cluster.signal(SIGSTOP, pid)
-        if connection.vendor != "sqlite":
+        if connection.vendor != "sqlite" or can_write(within=0.2):
             return
+        cluster.signal(SIGCONT, pid)
+        assert can_write(within=30)
+    raise AssertionError("it holds the lock each time")
+
+
+def can_write(within: float) -> bool:
+    """Whether another process gets the write lock of the SQLite file in so many seconds."""
+    name = connection.settings_dict["NAME"]
+    with contextlib.closing(sqlite3.connect(name, timeout=within)) as other:
         try:
-            with contextlib.closing(sqlite3.connect(connection.settings_dict["NAME"])) as other:
-                other.execute("BEGIN IMMEDIATE")
-                return
+            other.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
-            cluster.signal(SIGCONT, pid)
+            return False
+        return True
 
 
 def test_a_worker_that_slept_past_its_lease_can_write_nothing(start_site: StartSite) -> None:
