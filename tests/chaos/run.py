@@ -26,7 +26,10 @@ AIM_SECONDS = 1.0
 """How long a kill may wait for the moment that it is meant for."""
 
 NOBODY, CLAIMED, IN_STEP, SETTLING = "idle", "claimed", "in the step", "settling"
-LONG_UNIT = ("begin", "grind")
+LONG_STEP = "grind"
+SUCCESSOR_SECONDS = 8.0
+"""Beyond its time, how long a stopped process waits for its successor to begin."""
+
 PHASES = (NOBODY, CLAIMED, IN_STEP, SETTLING)
 
 
@@ -74,6 +77,9 @@ class Run:
         self.left_running: list[str] = []
         self.last: dict[int, Line] = {}
         """The last line in the sink of each process."""
+        self.begun: dict[str, int] = {}
+        """The fence of each task's newest attempt."""
+        self.hurting = True
         self.seconds = self.quiet_took = 0.0
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -174,6 +180,7 @@ class Run:
 
     def end_what_lasts(self) -> None:
         """Every stop and fault ends now."""
+        self.hurting = False
         while self._later:
             heapq.heappop(self._later)[2]()
         self.stage.calm_down()
@@ -255,15 +262,18 @@ class Run:
             return None
         if act.kind == "any worker":
             return self.choose(workers, act)
-        wanted = ("end", "raise") if act.kind in {"settling", "claiming"} else ("begin",)
-        until = time.monotonic() + AIM_SECONDS
+        long = act.kind.startswith("stop")
+        until = time.monotonic() + AIM_SECONDS * (3 if long else 1)
         while time.monotonic() < until:
-            new = self.read_sink()
-            if act.kind == "holder":
-                pids = [p for p in workers if self.last.get(p, {}).get("what") in wanted]
-            else:
-                pids = [line["pid"] for line in new if line["what"] in wanted]
-            pids = [pid for pid in pids if pid in workers]
+            lines = self.read_sink()
+            if act.kind in {"holder", "stop worker"}:
+                lines = [self.last[pid] for pid in workers if pid in self.last]
+            wanted = {"begin"} if act.kind in {"holder", "stop worker"} else {"end", "raise"}
+            pids = [
+                line["pid"] for line in lines
+                if line["what"] in wanted and line["pid"] in workers
+                and (not long or line["step"] == LONG_STEP)
+            ]  # fmt: skip
             if pids:
                 if act.kind == "claiming":  # the settle takes a few milliseconds
                     time.sleep(0.02 * act.pick)
@@ -295,6 +305,7 @@ class Run:
         """What was written since, the last line of each process kept."""
         new = self.folder.sink.read_new()
         self.last.update((line["pid"], line) for line in new)
+        self.begun.update((n["task"], n["fence"]) for n in new if n["what"] == "begin")
         return new
 
     def signal(self, act: Act) -> None:
@@ -304,11 +315,9 @@ class Run:
         done = True
         if act.kind == "stop cluster":
             self.stop(cluster.list_pids() + ([cluster.process.pid] if cluster.process else []), act)
-        elif act.kind == "stop worker" and workers:
-            # In the middle of a long unit, so that it wakes while its successor is at work.
-            steps = {pid: self.last.get(pid, {}) for pid in workers}
-            long = [p for p, at in steps.items() if (at.get("what"), at.get("step")) == LONG_UNIT]
-            self.stop([self.choose(long or workers, act)], act)
+        elif act.kind.startswith("stop") and workers:
+            # In a long unit, or at its end: so it wakes while its successor is at work.
+            self.stop([pid for pid in [self.find_victim(act)] if pid is not None], act)
         elif act.kind == "term worker" and workers:
             done = send_signal(self.choose(workers, act), signal.SIGTERM)
         elif act.kind == "term parent":
@@ -320,15 +329,23 @@ class Run:
         self.signals[act.kind] += done
 
     def stop(self, pids: list[int], act: Act) -> None:
-        """Stand still for longer than the lease, then go on."""
+        """Stand still for longer than the lease, then go on; who was settling does so as soon as
+        its successor is at work, when a write of its own would do most harm."""
         stopped = freeze(pids)
+        self.read_sink()
+        held, _ = self.look_at(stopped)
         self.stopped_pids |= set(stopped)
+        until = time.monotonic() + act.seconds
 
         def go_on() -> None:
+            early = time.monotonic() < until + SUCCESSOR_SECONDS
+            succeeded = all(self.begun.get(task, 0) > fence for task, fence in held)
+            if act.kind == "stop settling" and held and early and not succeeded and self.hurting:
+                return self.later(0.05, go_on)
             for pid in stopped:
                 send_signal(pid, signal.SIGCONT)
 
-        self.later(act.seconds, go_on)
+        self.later(act.seconds if act.kind != "stop settling" else 0.05, go_on)
 
 
 def read_leases() -> list[dict[str, Any]] | None:

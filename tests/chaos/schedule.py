@@ -24,14 +24,15 @@ KILLS = {
 just settled; any worker; the other roles; every process of a cluster in one instant."""
 
 SIGNALS = {
-    "stop worker": 6,
+    "stop worker": 4,
+    "stop settling": 4,
     "stop cluster": 1,
     "term worker": 3,
     "term parent": 2,
     "term group": 2,
     "kill client": 1,
 }
-"""`stop` is SIGSTOP for longer than the lease, then SIGCONT."""
+"""`stop` is SIGSTOP for longer than the lease, then SIGCONT: in a long unit, or at its end."""
 
 FAULTS = {
     "postgresql": {
@@ -108,7 +109,7 @@ def _deal(chance: random.Random, weights: dict[str, int]) -> Iterator[str]:
 
 def _choose_seconds(kind: str, length: float) -> float:
     """How long it lasts; the lease is 3 s, so about half of what stops outlives it."""
-    if kind in {"stop worker", "stop cluster"}:
+    if kind.startswith("stop"):
         return 3.5 + 3.0 * length
     if kind == "write lock":
         return LOCK_SECONDS
