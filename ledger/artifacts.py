@@ -14,8 +14,6 @@ import re
 from typing import TYPE_CHECKING, Any, BinaryIO
 from uuid import UUID
 
-from django.db import transaction
-
 from ledger import blobs, canonical, clock, conf, sql
 from ledger.durability import require_durable
 from ledger.errors import InvalidInput, NotFound, Unserialisable
@@ -100,7 +98,7 @@ def store_upload(
         created_at=clock.now(),
         created_by=actor[:200],
     )
-    with transaction.atomic():
+    with sql.atomic():
         write_blob_rows([stored])
         Artifact.objects.bulk_create([artifact])
     return Artifact.objects.select_related("blob").get(pk=artifact.pk)

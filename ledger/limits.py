@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Protocol
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.db.models import F
 
 from ledger import bounds, clock, conf, sql, states
@@ -158,7 +158,7 @@ def record_spend(
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _LARGEST:
             raise ValueError(f"{name}: {count!r} is no count (0 to {_LARGEST})")
     try:
-        with transaction.atomic():
+        with sql.atomic():
             # The row is locked before the insert: same order as every other writer, and the
             # sum and the amounts can't part.
             task = Task.objects.select_for_update().filter(pk=held.task_id).first()

@@ -270,9 +270,10 @@ class Registration:
             "knows": queries.describe_known(), "units": self.engine.units,
             "draining": self.engine.stop(),
         }  # fmt: skip
-        if not Worker.objects.filter(owner=self.engine.owner).update(**facts):
-            Worker.objects.bulk_create(
-                [Worker(owner=self.engine.owner, started_at=clock.now(), **facts)]
-            )
+        with sql.atomic():
+            if not Worker.objects.filter(owner=self.engine.owner).update(**facts):
+                Worker.objects.bulk_create(
+                    [Worker(owner=self.engine.owner, started_at=clock.now(), **facts)]
+                )
         self._due = time.monotonic() + self.engine.tunables.heartbeat_seconds
         return self.engine.tunables.heartbeat_seconds

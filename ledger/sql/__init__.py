@@ -15,7 +15,7 @@ import dataclasses
 import datetime as dt
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 from uuid import UUID
@@ -26,7 +26,6 @@ from django.db import (
     OperationalError,
     connection,
     connections,
-    transaction,
 )
 
 from ledger.errors import LeaseLost
@@ -228,13 +227,20 @@ def wake_workers() -> None:
     _dialect().wake()
 
 
+def atomic() -> AbstractContextManager[None]:
+    """A transaction that writes. Every one of the ledger begins here: SQLite's one lock is shared
+    evenly only if nobody waits for it by SQLite's own means."""
+    found: AbstractContextManager[None] = _dialect().atomic()
+    return found
+
+
 @contextmanager
 def hold_task(lease: Lease) -> Iterator[Task]:
     """A transaction that holds the task row FOR SHARE under the holder's guard.
 
     For fenced inserts into other tables (artifact, log, spend). Raises LeaseLost.
     """
-    with transaction.atomic():
+    with atomic():
         query = Task.objects.filter(
             pk=lease.task_id, status="running", fence=lease.fence, lease_owner=lease.owner
         )

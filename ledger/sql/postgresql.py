@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from django.db import connection
+from django.db import connection, transaction
 
 from ledger import clock
 from ledger.sql.columns import CLAIM_COLUMNS, TASK_COLUMNS
@@ -298,6 +299,11 @@ def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, 
 def groups() -> list[tuple[Any, ...]]:
     """See `ledger.sql.list_groups`."""
     return _execute("groups", {}).fetchall()
+
+
+def atomic() -> AbstractContextManager[None]:
+    """See `ledger.sql.atomic`."""
+    return transaction.atomic()
 
 
 def wake() -> None:

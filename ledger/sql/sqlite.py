@@ -11,11 +11,11 @@ import functools
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from ledger import clock
 from ledger.sql.columns import CLAIM_COLUMNS, TASK_COLUMNS
@@ -143,6 +143,23 @@ def _write_lock() -> Iterator[sqlite3.Connection]:
             raise
 
 
+@contextmanager
+def atomic() -> Iterator[None]:
+    """Django's transaction, begun in short looks as well, so that a person's click is not the one
+    that starves beside busy workers."""
+    if connection.in_atomic_block:
+        with transaction.atomic():
+            yield
+        return
+    connection.ensure_connection()
+    patience = connection.settings_dict["OPTIONS"].get("timeout", 5.0)
+    with ExitStack() as stack:
+        _look_until(
+            lambda: stack.enter_context(transaction.atomic()), connection.connection, patience
+        )
+        yield
+
+
 def _begin(raw: sqlite3.Connection, patience: float) -> None:
     """BEGIN IMMEDIATE within `patience` seconds. Raises OperationalError, as SQLite's own waiting.
 
@@ -150,16 +167,22 @@ def _begin(raw: sqlite3.Connection, patience: float) -> None:
     millisecond each time, so one of them has it nearly always and the others starve (seen: for
     1.5 s; a late heartbeat loses its lease). Short looks share it evenly, and waste less.
     """
+    _look_until(lambda: raw.execute("BEGIN IMMEDIATE"), raw, patience)
+
+
+def _look_until(begin: Callable[[], Any], raw: sqlite3.Connection, patience: float) -> None:
+    """Try `begin` until the lock is free; after `patience` seconds raise what it raises."""
     began = time.monotonic()
     raw.execute("PRAGMA busy_timeout = 0")
     try:
         while True:
             try:
-                raw.execute("BEGIN IMMEDIATE")
+                begin()
                 return
-            except sqlite3.OperationalError as error:
+            except (sqlite3.OperationalError, OperationalError) as error:
                 waited = time.monotonic() - began
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > patience:
+                code = getattr(error.__cause__ or error, "sqlite_errorcode", 0)
+                if code & 0xFF != sqlite3.SQLITE_BUSY or waited > patience:
                     raise
             time.sleep(min(max(LOOK_SECONDS, waited / 100), LONGEST_LOOK_SECONDS))
     finally:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models import F
 
 from ledger import clock, conf, sql, states
@@ -33,7 +33,7 @@ def lock_task(
 
     Raises TaskNotFound, and StaleRevision when the caller looked at an older revision.
     """
-    with transaction.atomic():
+    with sql.atomic():
         task = Task.objects.select_for_update().filter(pk=task_id).first()
         if task is None:
             raise TaskNotFound(task_id)
@@ -48,7 +48,7 @@ def lock_if_free(task_id: UUID) -> Iterator[tuple[Task, dt.datetime] | None]:
 
     Sweeps run on the thread that beats for its worker's lease, so they wait for nobody.
     """
-    with transaction.atomic():
+    with sql.atomic():
         task = skip_locked(Task.objects.filter(pk=task_id)).first()
         yield None if task is None else (task, clock.read())
 
@@ -67,7 +67,7 @@ def lock_held(lease: sql.Lease, what: str) -> Iterator[tuple[Task, dt.datetime]]
     Raises LeaseLost (and records the refused write), or AlreadySettled when this very lease has
     stored its output before.
     """
-    with transaction.atomic():
+    with sql.atomic():
         task = (
             Task.objects.select_for_update()
             .filter(

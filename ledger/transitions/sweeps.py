@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models import F, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
@@ -114,7 +114,7 @@ def promote_due(limit: int = 100) -> int:
 
 
 def _promote(query: QuerySet[Task]) -> int:
-    with transaction.atomic():
+    with sql.atomic():
         due = list(skip_locked(query))
         if not due:
             return 0
