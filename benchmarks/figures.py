@@ -124,7 +124,10 @@ def _describe_machine() -> str:
         found = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         model = found[0].partition(":")[2].strip() if found else model
     load = os.getloadavg()[1]
-    return f"{os.cpu_count()} cores ({model}), {platform.system()}, load of 5 minutes {load:.1f}"
+    words = f"{os.cpu_count()} cores ({model}), {platform.system()}, load of 5 minutes {load:.1f}"
+    if hasattr(os, "SCHED_OTHER") and os.sched_getscheduler(0) != os.SCHED_OTHER:
+        words += ", run with real-time priority beside it"
+    return words
 
 
 def _list_versions() -> list[str]:
