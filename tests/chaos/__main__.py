@@ -30,6 +30,7 @@ def parse_arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=0, help="until so many, instead of seconds")
     parser.add_argument("--faults", type=int, default=0, help="and so many faults")
     parser.add_argument("--clusters", type=int, default=2)
+    parser.add_argument("--backlog", type=int, default=24, help="tasks that are kept unfinished")
     parser.add_argument("--pace", default="1.6,5,5", help="mean s between kills, signals, faults")
     parser.add_argument("--least-kills", type=int, default=0, help="fewer are a failure")
     parser.add_argument("--require-all", action="store_true", help="a database left out fails")
@@ -56,6 +57,7 @@ def run_one(database: str, options: argparse.Namespace, seed: int) -> bool:
         set_django_up(stage.direct_url, root)
         wanted = Options(
             seed, options.seconds, options.kills, options.faults, clusters=options.clusters,
+            backlog=options.backlog,
             pace=Pace(*(float(mean) for mean in options.pace.split(","))),
         )  # fmt: skip
         run = Run(root, stage, wanted, lambda text: say(f"chaos {database} {text}"))

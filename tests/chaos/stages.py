@@ -101,6 +101,7 @@ class SQLite:
         self.problems: list[str] = []
         self.folder = folder / "disk"
         self.folder.mkdir()
+        self.read_only = folder / "read-only"
         self.copies = folder / "copies"
         self.copies.mkdir()
         self.file = self.folder / "ledger.sqlite3"
@@ -116,6 +117,9 @@ class SQLite:
             os.unshare(os.CLONE_NEWNS)
             _run("mount", "--make-rprivate", "/")
             _run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.folder))
+            self.read_only.mkdir()
+            _run("mount", "--bind", str(self.folder), str(self.read_only))
+            _run("mount", "-o", "remount,bind,ro", str(self.read_only))
             return True
         except (OSError, AttributeError, subprocess.CalledProcessError) as error:
             self.left_out = [f"{kind} ({error})" for kind in ("full disk", "read-only")]
@@ -128,6 +132,7 @@ class SQLite:
         self.calm_down()
         if self._mounted:
             with contextlib.suppress(subprocess.CalledProcessError):
+                _run("umount", "-l", str(self.read_only))
                 _run("umount", "-l", str(self.folder))
 
     def begin(self, act: Act) -> str:
@@ -150,8 +155,7 @@ class SQLite:
         elif act.kind == "read-only":
             # Over it, not instead of it: a mount with open files can't be made read-only. Who
             # opens the file from here on finds it so.
-            _run("mount", "--bind", str(self.folder), str(self.folder))
-            _run("mount", "-o", "remount,bind,ro", str(self.folder))
+            _run("mount", "--bind", str(self.read_only), str(self.folder))
         return act.kind
 
     def end(self, act: Act) -> None:
