@@ -58,7 +58,7 @@ class Context:
         self.attempt: int = claimed.attempts + claimed.reclaims + claimed.releases + 1
         self.title: str = claimed.title
         self.submitted_by: str = claimed.submitted_by
-        self.answer: dict[str, Any] | None = copy.deepcopy(claimed.answer)
+        self.answer: dict[str, Any] | None = _read_answer(claimed)
         self.log = StepLog()
         self.spent_tokens = 0
         self.spent_nano = 0
@@ -227,3 +227,12 @@ class Context:
     def _count_spend(self, tokens: int, cost: Decimal | str | int) -> None:
         self.spent_tokens += tokens
         self.spent_nano += parse_money(cost)
+
+
+def _read_answer(claimed: Claimed) -> dict[str, Any] | None:
+    """People's answer, for the units that it led to."""
+    answer = claimed.answer or {}
+    step, turn = answer.get("for_step", claimed.step_name), answer.get("for_turn")
+    if claimed.answer is None or step != claimed.step_name or turn not in {None, claimed.turn}:
+        return None
+    return copy.deepcopy(claimed.answer)

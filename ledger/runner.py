@@ -137,8 +137,7 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
         problem = str(error)
         return settling.settle(engine, held, lambda: holder.misfit_task(held, problem=problem))
     if not held.kept and (reason := limits.find_exhausted(held)):
-        attempt = holder.Attempt(_describe_limit(held, reason))
-        return settling.settle(engine, held, lambda: holder.bury_task(held, attempt, reason))
+        return settling.settle(engine, held, lambda: holder.bury_task(held, None, reason))
     sign = engine.heart.hold(held, step.timeout)
     ctx = Context(held, workflow, step, sign)
     try:
@@ -228,13 +227,6 @@ def _plan_stop(held: Claimed, reason: str) -> settling.Plan:
     if reason == "lease_lost":
         return lambda: None
     return lambda: holder.release_task(held, why=reason)
-
-
-def _describe_limit(held: Claimed, reason: str) -> dict[str, Any]:
-    return {
-        "type": "LimitReached", "message": holder.describe_reason(reason),
-        "step": held.step_name, "turn": held.turn, "attempt": held.attempts,
-    }  # fmt: skip
 
 
 __all__ = ["Engine", "Workflow", "open_engine", "run_attempt", "run_resident"]

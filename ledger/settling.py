@@ -268,7 +268,7 @@ class Registration:
         facts = {
             "host": host[:100], "pid": int(pid), "seen_at": clock.now(),
             "knows": queries.describe_known(), "units": self.engine.units,
-            "draining": self.engine.stop(),
+            "draining": self.engine.stop(), "lease_seconds": self.engine.tunables.lease_seconds,
         }  # fmt: skip
         with sql.atomic():
             if not Worker.objects.filter(owner=self.engine.owner).update(**facts):

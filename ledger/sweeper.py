@@ -22,6 +22,8 @@ MAX_SECONDS = 1.0
 
 MIN_SECONDS = 0.005
 
+RECENT_SECONDS = 600
+
 _LOOK = """SELECT {now},
   (SELECT min(available_at) FROM longwatch_task WHERE status = 'scheduled'),
   (SELECT min(available_at) FROM longwatch_task
@@ -32,7 +34,8 @@ _LOOK = """SELECT {now},
   (SELECT min(deadline_at) FROM longwatch_task
     WHERE deadline_at IS NOT NULL AND finished_at IS NULL AND status <> 'running'),
   (SELECT min(lease_until) FROM longwatch_task WHERE status = 'running'),
-  (SELECT max(lease_until) FROM longwatch_task WHERE status = 'running')"""
+  (SELECT max(lease_until) FROM longwatch_task WHERE status = 'running'),
+  (SELECT max(lease_seconds) FROM longwatch_worker WHERE seen_at > {recent})"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Due:
     deadline: dt.datetime | None
     lease: dt.datetime | None
     last_lease: dt.datetime | None
+    longest_lease: float = 0.0
+    """Seconds; of any worker seen of late, which may be set otherwise than this process."""
 
     def seconds_left(self) -> float:
         """Until the next of them, at most MAX_SECONDS, by the database's clock."""
@@ -71,17 +76,19 @@ class Due:
 def look_ahead() -> Due:
     """When there is something to sweep: one statement over partial indexes."""
     with connection.cursor() as cursor:
-        cursor.execute(_LOOK.format(now=clock.fragment(connection.vendor)).replace("%", "%%"), [])
-        row = cursor.fetchone()
-    now, *times = [None if value is None else clock.parse(value) for value in row]
-    assert now is not None
-    return Due(now, *times)
+        now = clock.fragment(connection.vendor)
+        recent = clock.fragment(connection.vendor, f"-{RECENT_SECONDS}")
+        cursor.execute(_LOOK.format(now=now, recent=recent).replace("%", "%%"), [])
+        *row, longest_lease = cursor.fetchone()
+    read_at, *times = [None if value is None else clock.parse(value) for value in row]
+    assert read_at is not None
+    return Due(read_at, *times, longest_lease=longest_lease or 0.0)
 
 
 def sweep(limit: int = 100, *, reclaim: bool = True, due: Due | None = None) -> Swept:
     """Move what is due, at most `limit` tasks of each kind. Safe from any number of processes."""
     due = due or look_ahead()
-    lease_seconds = conf.load().lease_seconds
+    lease_seconds = max(conf.load().lease_seconds, due.longest_lease)
 
     def is_over(moment: dt.datetime | None) -> bool:
         return moment is not None and moment <= due.now

@@ -61,6 +61,38 @@ def make_report(**options: Any) -> Workflow:
     return report
 
 
+def test_an_answer_is_seen_where_it_led_to_and_no_later_question_takes_it_for_its_own() -> None:
+    flow = Workflow("asks-twice")
+    seen = []
+
+    @flow.step
+    def review(ctx: Any) -> Any:
+        seen.append(ctx.answer and ctx.answer["comment"])
+        return AskApproval("The first?")
+
+    @flow.step
+    def prepare(ctx: Any) -> Any:
+        seen.append(ctx.answer["comment"])
+        return Again() if ctx.turn == 0 else None
+
+    @flow.step
+    def gate(ctx: Any) -> Any:
+        seen.append(ctx.answer and ctx.answer["comment"])
+        if ctx.answer is None:
+            return AskApproval("This?", then="again")
+        return Again() if ctx.turn == 1 else {"turns": ctx.turn}
+
+    @flow.step
+    def publish(ctx: Any) -> Any:
+        seen.append(ctx.answer)
+
+    yes = [{"decision": "approve", "comment": word} for word in ("one", "two", "three")]
+    ended = run(flow, {}, answers={"review": yes[0], "gate": yes[1:]})
+    assert ended.status == "completed"
+    assert seen == [None, "one", "one", None, "two", None, "three", None]
+    assert ended.progress == {"turns": 3}
+
+
 def test_a_workflow_runs_to_its_end() -> None:
     ended = run(make_report(), {"about": "tea"}, answers={"review": "approve"}, title="Tea")
     assert (ended.status, ended.reason) == ("completed", "")

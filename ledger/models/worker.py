@@ -16,6 +16,7 @@ class Worker(models.Model):
     knows = models.JSONField(default=list)
     units = models.BigIntegerField(default=0)
     draining = models.BooleanField(default=False)
+    lease_seconds = models.FloatField(db_default=0.0)
     stopped_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

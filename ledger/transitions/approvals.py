@@ -133,6 +133,8 @@ def decide_approval(
             update_row(task, {"updated_at": now})
             return request
         undo = 0.0 if is_irrevocable(request) else undo_seconds
+        if decision == "approve" and request.form and values is None:
+            values = request.proposal
         _decide(request, task, now, decision, actor, values, comment, undo)
         return request
 
@@ -261,8 +263,10 @@ def _go_on(
     """An approval: the next step, this one again, or (on a last step) the end."""
     name = request.next_step
     if request.then == "again":
+        _lead_to(fields, task.step_name, task.turn + 1)
         fields |= {"turn": task.turn + 1}
     elif name:
+        _lead_to(fields, name)
         fields |= {"step_index": task.step_index + 1, "step_name": name, "turn": 0}
     else:
         result = (
@@ -283,9 +287,18 @@ def _go_back(
     feedback = {"comment": request.comment, "values": request.values, "by": request.decided_by}
     record_event(task, "repaired", SYSTEM, now, to=to, round=task.round + 1,
                  feedback=feedback, by_workflow=False)  # fmt: skip
+    _lead_to(fields, to)
     fields |= {"round": task.round + 1, "step_index": index, "step_name": to, "turn": 0,
                "feedback": feedback, **NO_REPORT}  # fmt: skip
     _requeue(task, now, edge, fields)
+
+
+def _lead_to(fields: dict[str, Any], step: str, turn: int | None = None) -> None:
+    """Say which units see the answer: those of `step`, or its one `turn`.
+
+    No others: a later question would be answered by this one's yes.
+    """
+    fields["answer"] |= {"for_step": step, "for_turn": turn}
 
 
 def _requeue(task: Task, now: dt.datetime, edge: str, fields: dict[str, Any]) -> None:

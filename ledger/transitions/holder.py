@@ -106,13 +106,17 @@ def fail_task(held: Claimed, attempt: Attempt) -> None:
                {"error": attempt.error})  # fmt: skip
 
 
-def bury_task(held: Claimed, attempt: Attempt, reason: str) -> None:
-    """running -> dead at once: a limit is used up, or the output can't be stored."""
+def bury_task(held: Claimed, attempt: Attempt | None, reason: str) -> None:
+    """running -> dead at once: a limit is used up, or the output can't be stored.
+
+    `attempt` is None when the limit was found before the step began.
+    """
     with lock_held(held.lease, "failure") as (task, now):
-        _record_attempt(task, held, attempt, now, "attempt_failed")
-        leave_running(
-            task, held, now, "bury_task", states.DEAD, reason, 0, {"error": attempt.error}
-        )
+        fields = {}
+        if attempt is not None:
+            _record_attempt(task, held, attempt, now, "attempt_failed")
+            fields["error"] = attempt.error
+        leave_running(task, held, now, "bury_task", states.DEAD, reason, 0, fields)
 
 
 def record_failure(held: Claimed, attempt: Attempt, *, retries: int, backoff: float) -> None:

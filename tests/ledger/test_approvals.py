@@ -358,3 +358,13 @@ def test_a_failed_attempt_of_an_answered_step_keeps_the_answer(
     sweeper.sweep()
     held = claim(flow)
     assert held.answer is not None
+
+
+def test_a_yes_without_values_means_the_proposal(flow: Workflow) -> None:
+    submit(flow)
+    form = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    answer(ask_at_first(flow, form=form, proposal={"n": 4}))
+    held = claim(flow)
+    assert held.answer is not None
+    assert held.answer["values"] == {"n": 4}
+    assert Approval.objects.get().values == {"n": 4}

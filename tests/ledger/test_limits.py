@@ -13,7 +13,7 @@ import pytest
 from ledger import clock, conf, limits, sql, states, sweeper
 from ledger.errors import InvalidInput, LimitReached, TaskNotFound
 from ledger.ids import make_id
-from ledger.models import Spend, Task
+from ledger.models import Event, Spend, Task
 from ledger.runner import Engine, run_attempt
 from ledger.sql import Claimed
 from ledger.transitions import holder, operators
@@ -236,6 +236,22 @@ def test_a_limit_that_grows_while_the_worker_goes_on_lets_it_go_on(flow: Workflo
             engine.slice_ends = time.monotonic() + 60
             held = run_attempt(engine, held)
     assert (read(task).status, read(task).used_units) == (states.COMPLETED, 5)
+
+
+def test_a_limit_found_before_a_step_began_is_no_failed_attempt(flow: Workflow) -> None:
+    submit(flow, limits_given={"tokens": 5})
+    held = claim(flow)
+    limits.record_spend(held, key="all", tokens_in=5)
+    expire_lease()
+    sweeper.sweep()
+    held = claim(flow)
+    assert run_attempt(Engine(held.owner), held) is None
+    task = Task.objects.get()
+    assert (task.status, task.status_reason) == (states.DEAD, states.LIMIT_TOKENS)
+    assert task.error["type"] == "LimitReached"
+    kinds = list(Event.objects.values_list("kind", flat=True))
+    assert "dead" in kinds
+    assert "attempt_failed" not in kinds
 
 
 def test_units_are_counted_and_no_unit_starts_beyond_them(flow: Workflow) -> None:

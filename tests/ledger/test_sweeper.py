@@ -12,7 +12,9 @@ from django.db import DatabaseError, connection, transaction
 
 from ledger import clock, conf, sql, states, sweeper
 from ledger.events import Actor
-from ledger.models import Event, Task
+from ledger.models import Event, Task, Worker
+from ledger.runner import Engine
+from ledger.settling import Registration
 from ledger.sweeper import Sweeper, Swept, look_ahead, sweep
 from ledger.transitions import holder, operators, sweeps
 from ledger.workflows import Workflow
@@ -160,6 +162,18 @@ def test_a_lease_far_in_the_future_is_left_by_a_clock_that_stepped_back(flow: Wo
     assert sweeps.find_expired(LEASE) == []
     task.refresh_from_db()
     assert (task.status, task.reclaims) == (states.QUEUED, 1)
+
+
+def test_the_leases_of_workers_with_a_longer_setting_are_no_clocks_fault(flow: Workflow) -> None:
+    """A rolling restart that raises the lease: the old processes still sweep."""
+    submit(flow)
+    held = claim(flow)
+    registration = Registration(Engine(held.owner, conf.Tunables(lease_seconds=5 * LEASE)))
+    registration.tick()
+    assert sql.beat_leases(held.owner, [held.lease], 5 * LEASE)
+    assert sweep().reclaimed == 0
+    Worker.objects.update(seen_at=clock.now(-3600))
+    assert sweep().reclaimed == 1
 
 
 def test_the_fourth_loss_at_a_step_is_the_last(flow: Workflow) -> None:
