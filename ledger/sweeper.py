@@ -54,6 +54,8 @@ class Due:
     """The earliest time of each kind, and the database's time now."""
 
     now: dt.datetime
+    longest_lease: float
+    """Seconds; of any worker seen of late, which may be set otherwise than this process."""
     scheduled: dt.datetime | None
     decided: dt.datetime | None
     expiry: dt.datetime | None
@@ -61,8 +63,6 @@ class Due:
     deadline: dt.datetime | None
     lease: dt.datetime | None
     last_lease: dt.datetime | None
-    longest_lease: float = 0.0
-    """Seconds; of any worker seen of late, which may be set otherwise than this process."""
 
     def seconds_left(self) -> float:
         """Until the next of them, at most MAX_SECONDS, by the database's clock."""
@@ -82,7 +82,7 @@ def look_ahead() -> Due:
         *row, longest_lease = cursor.fetchone()
     read_at, *times = [None if value is None else clock.parse(value) for value in row]
     assert read_at is not None
-    return Due(read_at, *times, longest_lease=longest_lease or 0.0)
+    return Due(read_at, longest_lease or 0.0, *times)
 
 
 def sweep(limit: int = 100, *, reclaim: bool = True, due: Due | None = None) -> Swept:
