@@ -46,7 +46,8 @@ def list_restarts(
             {
                 "one": one,
                 "by": one.step if one.by_workflow else called.get(one.by, one.by),
-                "feedback": {k: v for k, v in feedback.items() if k != "by" and v},
+                # Pairs: a template's `feedback.items` would find a key of that name first.
+                "feedback": [(k, v) for k, v in feedback.items() if k != "by" and v],
                 "superseded": join_words([f"{count:,} {name}" for name, count in gone.items()]),
                 "count": gone.total(),
             }
@@ -131,7 +132,7 @@ def count_kinds(record: Iterable[dict[str, Any]]) -> list[tuple[str, str, int]]:
 
 
 def count_workers(timeline: Timeline) -> list[dict[str, Any]]:
-    """The workers of the picture: units stored, attempts lost, the busiest first."""
+    """Everybody who held the task: units stored, attempts lost, the busiest first."""
     units: collections.Counter[str] = collections.Counter()
     lost: collections.Counter[str] = collections.Counter()
     for span in timeline.spans:
@@ -139,7 +140,8 @@ def count_workers(timeline: Timeline) -> list[dict[str, Any]]:
             units[span.worker] += 1
         if span.kind == "lost":
             lost[span.worker] += 1
-    owners = sorted({*units, *lost}, key=lambda owner: (-units[owner], owner))
+    seen = {span.worker for span in timeline.spans if span.worker}
+    owners = sorted(seen, key=lambda owner: (-units[owner], owner))
     return [{"owner": owner, "units": units[owner], "lost": lost[owner]} for owner in owners]
 
 

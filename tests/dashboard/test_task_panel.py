@@ -176,7 +176,27 @@ def test_who_worked_and_how_much(operator: Client, three: Workflow) -> None:
     used = re.search(r'<td class="wk".*?</td>', read_page(operator, task), re.DOTALL)
     assert used
     words = re.sub(r"<[^>]+>", "", used[0])
-    assert " ".join(words.split()) == "host:1 3 unitshost:2 0 units, lost 1"
+    assert " ".join(words.split()) == "host:1 3 unitshost:2 no unit stored, lost 1"
+
+
+def test_who_has_stored_nothing_yet_worked_too(operator: Client, three: Workflow) -> None:
+    failed = make_in(states.DEAD, three)
+    running = make_in(states.RUNNING, three)
+    for task in (failed, running):
+        used = re.search(r'<td class="wk".*?</td>', read_page(operator, task), re.DOTALL)
+        assert used
+        assert "host:1</span> no unit stored" in used[0]
+
+
+def test_feedback_may_have_any_key(operator: Client, three: Workflow) -> None:
+    """A template that asks a dict for its items is given the key of that name."""
+    task = submit(three)
+    held = claim(three)
+    found = {"items": [4, 7], "keys": "none", "values": {"items": 1}}
+    holder.repair_task(held, make_unit(held, three), to_index=0, to_name="a", feedback=found)
+    told = cut(read_page(operator, task), "repairs-h")
+    assert "<dt>Items</dt>" in told
+    assert "<dd>4, 7</dd>" in told
 
 
 def test_the_lease_is_counted_down_only_after_a_missed_beat(

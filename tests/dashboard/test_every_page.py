@@ -1,0 +1,77 @@
+"""What holds for every page there is: few queries, and an error page when one can't be made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client, RequestFactory
+from django.urls import reverse
+from django.views import defaults
+
+from dashboard.actions import ACTIONS
+from dashboard.urls import urlpatterns
+from ledger import artifacts, sql, states
+from ledger.workflows import Workflow
+from tests.dashboard.conftest import PART
+from tests.dashboard.fleet import fill_with_trouble
+from tests.factories import LEASE, ask, claim, make_in, make_unit, submit
+
+MAX_QUERIES = 12
+NO_PAGES = frozenset({"answer", "undo", "logout", "login-link", "artifact"})
+"""Routes that write, or send a file."""
+
+
+def list_pages(three: Workflow) -> dict[str, list[str]]:
+    """route: its paths, each with something to show."""
+    fill_with_trouble(three)
+    task = submit(three, title="Ferry timetables", tags=["nightly"])
+    held = claim(three)
+    while held.task_id != task.id:
+        held = claim(three)
+    artifacts.save_artifact(held, "a.patch", b"x")
+    sql.checkpoint_unit(held, make_unit(held, three), lease_seconds=LEASE, groups=[])
+    files = [{"path": f"{name}.py", "diff": "@@ -1 +1 @@\n-a\n+b\n"} for name in "abc"]
+    submit(three, priority=100)
+    asked = ask(
+        claim(three), three, payload={"files": files}, send_back_to="a", form={"type": "string"}
+    )
+    make_in(states.COMPLETED, three)
+    seq = task.outputs.get().seq
+    keys: dict[str, list[list[Any]]] = {
+        "workflow": [[three.name]], "task": [[task.id]], "outputs": [[task.id]],
+        "output": [[task.id, seq]], "events": [[task.id]],
+        "act": [[task.id, name] for name in ACTIONS], "approval": [[asked.id]],
+        "approval-file": [[asked.id, 0]],
+    }  # fmt: skip
+    names = [str(route.name) for route in urlpatterns if route.name not in NO_PAGES]
+    found = {
+        name: [reverse(f"dashboard:{name}", args=args) for args in keys.get(name, [[]])]
+        for name in names
+    }
+    found["tasks"] += ["/tasks/?q=ferry&tag=nightly", "/tasks/?status=unfinished"]
+    found["trouble"] += [f"/stalled/?kind={kind}" for kind in ("stalled", "lost", "gave-up")]
+    return found
+
+
+@pytest.mark.both_databases
+def test_no_page_takes_many_queries(
+    operator: Client, three: Workflow, django_assert_max_num_queries: Any
+) -> None:
+    pages = list_pages(three)
+    assert len(pages) > 12
+    for paths in pages.values():
+        for path in paths:
+            for headers in ({}, PART):
+                with django_assert_max_num_queries(MAX_QUERIES):
+                    response = operator.get(path, headers=headers)
+                assert response.status_code in {200, 302}, path
+
+
+def test_a_page_that_can_not_be_made_says_so_in_words() -> None:
+    """Without a request, a user or a database: any of them may be what is broken."""
+    response = defaults.server_error(RequestFactory().get("/"))
+    text = response.content.decode()
+    assert response.status_code == 500
+    assert "This page could not be made" in text
+    assert "longwatch.css" in text
