@@ -36,7 +36,8 @@ SIGNALS = {
 
 FAULTS = {
     "postgresql": {
-        "cut": 7,
+        "cut": 6,
+        "clock step": 2,
         "terminate": 2,
         "drop": 2,
         "stall": 2,
@@ -48,6 +49,9 @@ FAULTS = {
 """How many of each lie in the deck that is dealt, shuffled, again and again: so each comes soon."""
 
 CUTS = ("settle", "commit", "keep", "claim", "submit", "beat", "write", "")
+CLOCK_SECONDS = 45.0
+"""How far the server's clock may be behind the machine's: a step goes anywhere in between."""
+
 LOCK_SECONDS = 8.0
 """An outside process holds SQLite's write lock this long."""
 
@@ -95,7 +99,10 @@ def _draw_stream(seed: int, name: str, weights: dict[str, int], mean: float) -> 
         at += chance.uniform(0.5, 1.5) * (mean or float("inf"))
         kind, pick, length = next(kinds), chance.random(), chance.random()
         seconds = _choose_seconds(kind, length)
-        yield Act(at, name.split()[0], kind, pick, seconds, next(cuts) if kind == "cut" else "")
+        detail = next(cuts) if kind == "cut" else ""
+        if kind == "clock step":
+            detail = f"{-CLOCK_SECONDS * length:+.1f}"
+        yield Act(at, name.split()[0], kind, pick, seconds, detail)
         if name.startswith("fault"):
             at += seconds  # one fault of the database at a time
 

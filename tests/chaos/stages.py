@@ -24,6 +24,7 @@ from tests.chaos.schedule import Act
 from tests.pg import Cluster as Server
 
 DISK_BYTES = 512 * 2**20
+FAKETIME = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketime.so.1")
 
 
 class PostgreSQL:
@@ -36,6 +37,23 @@ class PostgreSQL:
         self.problems: list[str] = []
         self.server = Server()
         self.proxy = Proxy(self.server.port)
+        self.clock = self._make_clock()
+
+    def _make_clock(self) -> Path | None:
+        """The file that says how far the server's clock is off, if it can be made to read one."""
+        libraries = sorted(found for pattern in FAKETIME for found in Path("/").glob(pattern[1:]))
+        if not libraries:
+            self.left_out = ["clock step (no libfaketime here: apt install faketime)"]
+            return None
+        clock = self.server.folder / "clock"
+        clock.write_text("+0")
+        self.server.surroundings["env"] |= {
+            "LD_PRELOAD": str(libraries[0]),
+            "FAKETIME_TIMESTAMP_FILE": str(clock),
+            "FAKETIME_NO_CACHE": "1",  # else sessions disagree for a while
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        return clock
 
     def __enter__(self) -> Self:
         self.server.__enter__()
@@ -66,7 +84,27 @@ class PostgreSQL:
         elif act.kind == "cut":
             self.proxy.arm(act.detail)
             return ""  # counted by the proxy, when it happens
+        elif act.kind == "clock step":
+            return self._step_clock(float(act.detail))
         return act.kind
+
+    def _step_clock(self, offset: float) -> str:
+        """Move the server's clock for good: the next step goes from there.
+
+        Never ahead of the machine's, as a signal handler in the server sees the latter and would
+        put its timeouts off.
+        """
+        if self.clock is None:
+            return ""
+        new = self.clock.with_suffix(".new")
+        new.write_text(f"{offset:+.1f}")
+        new.replace(self.clock)
+        with psycopg.connect(self.direct_url, autocommit=True) as connection:
+            query = "SELECT extract(epoch FROM clock_timestamp())::float8"
+            (now,) = connection.execute(query).fetchone() or (0.0,)
+        if abs(now - time.time() - offset) > 5:
+            self.problems.append(f"the server's clock did not step to {offset:+.1f} s")
+        return "clock step"
 
     def end(self, act: Act) -> None:
         """End it."""
