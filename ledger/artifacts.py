@@ -74,7 +74,7 @@ def record_artifact(
         "created_at": clock.now(),
         "created_by": f"worker:{claimed.owner}"[:200],
     }
-    with sql.hold_task(claimed.lease):
+    with sql.hold_task(claimed.lease, "artifact"):
         write_blob_rows([stored])
         same = Artifact.objects.filter(**key)
         # Other bytes are another artifact: an id keeps meaning the same content for ever.

@@ -19,8 +19,10 @@ class LeaseLost(LedgerError):
     code = "lease_lost"
     status = 409
 
-    def __init__(self, task_id: object, fence: int) -> None:
+    def __init__(self, task_id: object, fence: int, what: str = "") -> None:
         super().__init__(f"The lease of task {task_id} under fence {fence} is lost.")
+        self.what = what
+        """The write that was refused, if it is not on record yet."""
 
 
 class WrongStatus(LedgerError):

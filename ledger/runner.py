@@ -25,6 +25,7 @@ from ledger.picking import Picker
 from ledger.sql import Claimed, claim_task
 from ledger.sweeper import Sweeper
 from ledger.transitions import holder
+from ledger.transitions.moves import refuse_beat, refuse_write
 from ledger.workflows import Fail, RetryLater, Step, Workflow
 
 log = logging.getLogger(__name__)
@@ -202,7 +203,8 @@ def _plan_failure(held: Claimed, ctx: Context, step: Step, error: BaseException)
     if isinstance(error, UnitTimeout):
         forget_connections()
     if isinstance(error, LeaseLost):
-        return lambda: None
+        what = error.what
+        return lambda: refuse_write(held.lease, what)
     if isinstance(error, RetryLater):
         seconds, why = error.seconds, str(error)
         return lambda: holder.release_task(held, why=why, delay=seconds, retries=step.retries)
@@ -225,7 +227,7 @@ def _plan_stop(held: Claimed, reason: str) -> settling.Plan:
     """The unit was ended from outside: nothing to write without a lease, else give it back."""
     forget_connections()
     if reason == "lease_lost":
-        return lambda: None
+        return lambda: refuse_beat(held.lease)
     return lambda: holder.release_task(held, why=reason)
 
 

@@ -18,7 +18,7 @@ from ledger.deadlines import cancel_hard_stop
 from ledger.durability import forget_connections
 from ledger.errors import AlreadySettled, LedgerError
 from ledger.failures import describe_failure
-from ledger.models import StepOutput, Task, Worker
+from ledger.models import Task, Worker
 from ledger.sql import Claimed, Unit
 from ledger.transitions import approvals, holder
 from ledger.workflows import Again, AskApproval, Finish, Outcome, Repair, Sleep, Step, Workflow
@@ -173,11 +173,10 @@ def fail_attempt(held: Claimed, attempt: holder.Attempt, step: Step) -> None:
 def settle(engine: Engine, held: Claimed, plan: Plan) -> Claimed | None:
     """Carry `plan` out, however long the database is away; returns what this worker holds next.
 
-    A commit whose answer was lost may or may not have happened: before each new try the ledger
-    is asked. Refused for good (a value that the database or its driver can't hold) is a failed
-    attempt.
+    A commit whose answer was lost may or may not have happened, so the plan is tried again, and its
+    guard says which: AlreadySettled, or a lost lease. Refused for good (a value that the database
+    or its driver can't hold) is a failed attempt.
     """
-    fence = held.fence
     waited = 0.05
     while True:
         try:
@@ -193,19 +192,11 @@ def settle(engine: Engine, held: Claimed, plan: Plan) -> Claimed | None:
                 _settle_refused(held, error)
                 return None
             log.warning("task %s: no answer to its settle, trying again: %s", held.task_id, error)
-            engine.suspect = True
+        engine.suspect = True
         cancel_hard_stop()
-        while True:
-            forget_connections()
-            time.sleep(waited * random.uniform(0.5, 1.0))
-            waited = min(LONGEST_WAIT, engine.tunables.heartbeat_seconds, waited * 2)
-            try:
-                if not _is_ours(held, fence):
-                    return adopt_running(engine)
-                break
-            except (DatabaseError, InterfaceError) as error:
-                if not sql.is_outage(error):
-                    raise
+        forget_connections()
+        time.sleep(waited * random.uniform(0.5, 1.0))
+        waited = min(LONGEST_WAIT, engine.tunables.heartbeat_seconds, waited * 2)
 
 
 def _settle_refused(held: Claimed, error: Exception) -> None:
@@ -217,16 +208,6 @@ def _settle_refused(held: Claimed, error: Exception) -> None:
         fail_attempt(held, attempt, step.steps[step.index_of(held.step_name)])
     except (LedgerError, DatabaseError):
         log.exception("task %s: giving its lease up; it will expire", held.task_id)
-
-
-def _is_ours(held: Claimed, fence: int) -> bool:
-    """True when the settle did not happen: still running under our fence, no output stored."""
-    return (
-        Task.objects.filter(
-            pk=held.task_id, status=states.RUNNING, fence=fence, lease_owner=held.owner
-        ).exists()
-        and not StepOutput.objects.filter(task_id=held.task_id, fence=fence).exists()
-    )
 
 
 def adopt_running(engine: Engine) -> Claimed | None:

@@ -92,7 +92,7 @@ class Workspace:
             # What was stored counts: a file that something still writes to may have changed.
             tree[path] = tree[path]._replace(digest=one.digest, size=one.size)
         manifest = blobs.store_blobs([write_manifest(tree)])[0]
-        with sql.hold_task(self._claimed.lease):
+        with sql.hold_task(self._claimed.lease, "workspace"):
             write_blob_rows([*dict.fromkeys(stored), manifest])
         self._known = tree
         return manifest.digest

@@ -99,7 +99,7 @@ def try_stale_writes(bench: Bench) -> None:
     ask = AskApproval("Late?")
 
     def hold() -> None:
-        with sql.hold_task(stale.lease):
+        with sql.hold_task(stale.lease, "artifact"):
             pass
 
     for what, write in (

@@ -235,10 +235,10 @@ def atomic() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def hold_task(lease: Lease) -> Iterator[Task]:
+def hold_task(lease: Lease, what: str) -> Iterator[Task]:
     """A transaction that holds the task row FOR SHARE under the holder's guard.
 
-    For fenced inserts into other tables (artifact, log, spend). Raises LeaseLost.
+    For fenced inserts into other tables, named by `what`. Raises LeaseLost.
     """
     with atomic():
         query = Task.objects.filter(
@@ -257,7 +257,7 @@ def hold_task(lease: Lease) -> Iterator[Task]:
         else:
             rows = list(query)
         if not rows:
-            raise LeaseLost(lease.task_id, lease.fence)
+            raise LeaseLost(lease.task_id, lease.fence, what)
         yield rows[0]
 
 

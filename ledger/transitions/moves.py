@@ -65,7 +65,7 @@ def lock_held(lease: sql.Lease, what: str) -> Iterator[tuple[Task, dt.datetime]]
     """The same for the holder of `lease`: status, fence and owner, never expiry.
 
     Raises LeaseLost (and records the refused write), or AlreadySettled when this very lease has
-    stored its output before.
+    ended its attempt before.
     """
     with sql.atomic():
         task = (
@@ -86,17 +86,26 @@ def lock_held(lease: sql.Lease, what: str) -> Iterator[tuple[Task, dt.datetime]]
 
 def refuse_write(lease: sql.Lease, what: str) -> None:
     """Name why the holder's guard failed: raise AlreadySettled or LeaseLost, on record once."""
-    if StepOutput.objects.filter(task_id=lease.task_id, fence=lease.fence).exists():
+    actor = Actor("worker", lease.owner)
+    refusal = "stale_write_refused"
+    under_it: dict[str, Any] = {"task_id": lease.task_id, "fence": lease.fence}
+    ended = Event.objects.filter(**under_it, actor=str(actor)).exclude(kind=refusal)
+    if StepOutput.objects.filter(**under_it).exists() or ended.exists():
         raise AlreadySettled(f"The unit under fence {lease.fence}")
     with lock_task(lease.task_id) as (task, now):
-        seen = Event.objects.filter(
-            task_id=task.id, kind="stale_write_refused", fence=lease.fence
-        ).exists()
-        if not seen:
-            actor = Actor("worker", lease.owner)
-            record_event(task, "stale_write_refused", actor, now, fence=lease.fence, what=what)
+        if not Event.objects.filter(**under_it, kind=refusal).exists():
+            record_event(task, refusal, actor, now, fence=lease.fence, what=what)
             update_row(task, {})
     raise LeaseLost(lease.task_id, lease.fence)
+
+
+def refuse_beat(lease: sql.Lease) -> None:
+    """Put the end of a unit that lost its lease on record, unless a person took it: they know.
+
+    Raises as `refuse_write` does.
+    """
+    if Event.objects.filter(task_id=lease.task_id, fence=lease.fence, kind="reclaimed").exists():
+        refuse_write(lease, "heartbeat")
 
 
 def rank_at(moment: dt.datetime, priority: int) -> int:

@@ -235,10 +235,10 @@ def test_a_lease_can_not_go_while_its_holder_writes_beside_it(
     submit(flow)
     held = claim(flow)
     Task.objects.update(lease_until=clock.now(-1))
-    with sql.hold_task(held.lease):
+    with sql.hold_task(held.lease, "artifact"):
         assert together(lambda: sweeps.reclaim_task(held.task_id, LEASE)) == [None]
     assert sweeps.reclaim_task(held.task_id, LEASE) == states.QUEUED
-    with pytest.raises(LeaseLost), sql.hold_task(held.lease):
+    with pytest.raises(LeaseLost), sql.hold_task(held.lease, "artifact"):
         raise AssertionError("a lost lease was held")
 
 
