@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ledger import asynchronous, limits, settling, sql, states, workflows
+from ledger import asynchronous, limits, processes, settling, sql, states, workflows
 from ledger.conf import Tunables, load
 from ledger.context import Context
 from ledger.deadlines import UnitStopped, UnitTimeout, cancel_hard_stop, unit_deadline
@@ -145,6 +145,8 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
         plan = _run_step(engine, held, ctx, workflow, step, sign)
     finally:
         left_open = close_left_open()
+        if engine.resident and (ended := processes.end_children()):
+            log.warning("task %s, step %s left running: %s", held.task_id, step.name, ended)
     if left_open:
         plan = _plan_failure(held, ctx, step, TransactionLeftOpen("transaction_left_open"))
     try:

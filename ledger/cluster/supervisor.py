@@ -24,6 +24,7 @@ from django_q.conf import logger as django_q_log
 from ledger import conf, registry, wakeups
 from ledger.cluster import runtime
 from ledger.cluster.companions import Companion
+from ledger.cluster.orphans import Orphans
 from ledger.cluster.pipes import Flag
 from ledger.cluster.pool import Pool
 from ledger.cluster.runtime import BIRTH, Drain, Role
@@ -69,6 +70,7 @@ class Supervisor:
         self._last_beat = 0.0
         self._silent_looks = 0
         self._alone_since: float | None = None
+        self._orphans = Orphans()
 
     def run(self) -> int:
         """Start, watch, stop."""
@@ -77,6 +79,7 @@ class Supervisor:
             if signal.getsignal(signum) is not signal.SIG_IGN or signum == signal.SIGTERM:
                 signal.signal(signum, self._take_signal)
         _prepare_fork(self._workers, self._tunables)
+        self._orphans.adopt()
         self._sentinel = multiprocessing.get_context("fork").Process(
             target=Pool, args=(self._stop, Flag(), uuid.uuid4()), name="sentinel"
         )
@@ -128,11 +131,14 @@ class Supervisor:
         self._family = {pid: who for pid, who in self._family.items() if _is_alive(who[1])}
 
     def _has_living(self) -> bool:
-        return (
+        living = (
             self._births is not None
             or self._sentinel.is_alive()
             or any(companion.process.poll() is None for companion in self._companions)
         )
+        ours = {pid for pid, (role, _) in self._family.items() if role is not Role.STRAY}
+        ours |= {self._sentinel.pid, *(companion.process.pid for companion in self._companions)}
+        return self._orphans.end(ours) or living
 
     def _check_health(self) -> None:
         """While all should run: notice what doesn't, and stop the rest in good order."""
@@ -211,7 +217,7 @@ def _prepare_fork(workers: int, tunables: conf.Tunables) -> None:
     Conf.MAX_RSS = tunables.recycle_mb * 1024 or None
     Conf.GUARD_CYCLE = 0.5
     Conf.SCHEDULER = Conf.SYNC = False
-    Conf.DAEMONIZE_WORKERS = True
+    Conf.DAEMONIZE_WORKERS = False  # a daemon may not use multiprocessing, and steps may
     Conf.SAVE_LIMIT = -1
     Conf.CPU_AFFINITY = 0
     if django_q_log.level == logging.NOTSET:

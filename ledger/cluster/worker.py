@@ -17,7 +17,7 @@ from django.db import DatabaseError, connections
 from django.utils.module_loading import import_string
 from django_q.conf import Conf
 
-from ledger import conf
+from ledger import conf, processes
 from ledger.cluster import runtime
 from ledger.cluster.runtime import Drain
 from ledger.guardian import Guardian
@@ -52,6 +52,7 @@ class Worker:
     def open(self) -> None:
         """Take signals and start the guardian. Called once, after the fork."""
         runtime.open_signals(self._take_signal)
+        processes.adopt_orphans()
         self.guardian.on_tick.append(self._watch)
         self.guardian.start()
 
@@ -130,6 +131,8 @@ class Worker:
         except Exception:
             log.exception("could not give the lease back; it will expire")
         finally:
+            if runtime.is_orphan():  # else the main process ends what the step leaves
+                processes.end_children()
             os._exit(LET_GO_STATUS)
 
 

@@ -52,6 +52,11 @@ class SiteCluster(ToyCluster):
             )
         return task
 
+    def prove_it_works_on(self) -> None:
+        """Both workers run tasks, as if nothing had been."""
+        for task in [self.submit(seconds=0.1, turns=1) for _ in range(4)]:
+            wait_for_status(task, "completed")
+
     def read_sink(self, step: str = "", turn: int | None = None) -> list[Noted]:
         """The attempts so far, of one step and turn if given."""
         noted = []

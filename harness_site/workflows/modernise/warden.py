@@ -43,6 +43,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def main(spec: dict[str, Any]) -> int:
     """Run `spec["command"]` to its end and return its exit code (128 + N: ended by signal N)."""
+    signal.signal(signal.SIGTERM, _end)
     try:
         if os.read(0, 1) != BEGIN:
             return TIMED_OUT
@@ -57,6 +58,11 @@ def main(spec: dict[str, Any]) -> int:
     finally:
         _kill_all()
         _remove(spec["scratch"])
+
+
+def _end(signum: int, frame: Any) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(TIMED_OUT)  # by way of cleaning up
 
 
 def _wait(inner: int, deadline: float) -> int:

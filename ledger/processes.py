@@ -1,0 +1,123 @@
+"""What a step leaves running: found, ended and reaped, wherever it has gone.
+
+On Linux a process that loses its parent becomes the child of its nearest ancestor that adopts
+orphans. Each worker does, so all that its steps started, in a session of its own or not, is below
+it; the main process does too, and finds what a killed worker left. Elsewhere only what has not lost
+its parent is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+import psutil
+
+GRACE_SECONDS: Final = 1.0
+"""From SIGTERM to SIGKILL: a browser removes its profile, a sandbox its folder."""
+
+GIVE_UP_SECONDS: Final = 4.0
+"""After this a process that even SIGKILL does not end is left: it hangs in the kernel."""
+
+LOOK_SECONDS: Final = 0.005
+PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+def adopt_orphans() -> bool:
+    """Have what loses its parent below this process become its child; False where that can't be."""
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+def has_children() -> bool:
+    """Whether this process has any child, dead or alive. One system call: it is asked each unit."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def end_children() -> list[str]:
+    """End and reap all that runs below this process; what it was, as `pid command`.
+
+    SIGTERM, then SIGKILL. Multiprocessing's own helpers, which serve the whole life of a process
+    and end with it, are spared.
+    """
+    ended: dict[int, str] = {}
+    begun = time.monotonic()
+    while has_children():
+        _reap_children()
+        waited = time.monotonic() - begun
+        helpers = _find_helpers()
+        strangers = [p for p in walk_below(list_children(os.getpid())) if p not in helpers]
+        if not strangers or waited > GIVE_UP_SECONDS:
+            break
+        for pid in strangers:
+            with contextlib.suppress(OSError):
+                if waited > GRACE_SECONDS:
+                    os.kill(pid, signal.SIGKILL)
+                elif pid not in ended:
+                    ended[pid] = describe_process(pid)
+                    os.kill(pid, signal.SIGTERM)
+        time.sleep(LOOK_SECONDS)
+    return list(ended.values())
+
+
+def list_children(pid: int) -> list[int]:
+    """The children of a process, zombies too; none if it is gone."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    except OSError:  # another system, or a thread that ended meanwhile
+        with contextlib.suppress(psutil.Error):
+            return [child.pid for child in psutil.Process(pid).children()]
+    return found
+
+
+def walk_below(pids: Iterable[int]) -> list[int]:
+    """These processes and all below them."""
+    todo, found = list(pids), []
+    while todo:
+        found.append(todo.pop())
+        todo += list_children(found[-1])
+    return found
+
+
+def describe_process(pid: int) -> str:
+    """`pid command`, for a line of the log."""
+    command: list[str] = []
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        command = process.cmdline() or [process.name()]
+    return f"{pid} {' '.join(command)[:100]}"
+
+
+def _find_helpers() -> Collection[int | None]:
+    modules: Any = sys.modules
+    helpers = set()
+    if tracker := modules.get("multiprocessing.resource_tracker"):
+        helpers.add(tracker._resource_tracker._pid)
+    if server := modules.get("multiprocessing.forkserver"):
+        helpers.add(server._forkserver._forkserver_pid)
+    return helpers
+
+
+def _reap_children() -> None:
+    # Multiprocessing reaps its own here. Were they reaped below, it would take them for living
+    # ones for ever, and at its exit signal whoever has their numbers then.
+    known = {process.pid for process in multiprocessing.active_children()}
+    for pid in list_children(os.getpid()):
+        if pid not in known:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)

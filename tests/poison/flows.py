@@ -1,0 +1,53 @@
+"""Workflows whose steps do what no step should, for real workers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import Any
+
+from pydantic import BaseModel
+
+from ledger.workflows import Workflow
+
+TREE = "LONGWATCH_TEST_TREE"
+"""In the environment of every process that a `leaves` step starts: the task's id."""
+
+SHELLS = [
+    "sleep 600 & (sleep 600 & wait)",
+    "setsid sleep 600 & setsid sh -c 'sleep 600 & wait'",
+    "trap '' TERM HUP; setsid sh -c 'while :; do sleep 1; done'",
+]
+"""A tree, one that has left its session, and one that no SIGTERM ends."""
+
+
+class Leaving(BaseModel):
+    """How long the step goes on after it has started its processes; `wait`: for them."""
+
+    seconds: float = 0.0
+    wait: bool = False
+
+
+leaves = Workflow("leaves", input=Leaving)
+
+
+@leaves.step(timeout=30, retries=0)
+def leave(ctx: Any) -> Any:
+    """Start processes in every way and end before them."""
+    environment = os.environ | {TREE: str(ctx.task_id)}
+    for shell in SHELLS:
+        subprocess.Popen(["sh", "-c", shell], env=environment)
+    if os.fork() == 0:
+        os.execvpe("sleep", ["sleep", "600"], environment)
+    ctx.report(1, note="started")
+    time.sleep(ctx.input.seconds)
+
+
+@leaves.step(timeout=2, retries=0)
+def block(ctx: Any) -> Any:
+    """Read a pipe that a process holds which has left its session, beyond the deadline."""
+    shell = "setsid sleep 600 & sleep 0.1"
+    subprocess.run(
+        ["sh", "-c", shell], env=os.environ | {TREE: str(ctx.task_id)}, stdout=subprocess.PIPE
+    )
