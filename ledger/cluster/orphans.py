@@ -31,7 +31,7 @@ class Orphans:
         if not processes.adopt_orphans():
             log.warning("what the steps of a killed worker started is not found on this system")
 
-    def end(self, ours: Collection[int | None]) -> bool:
+    def end(self, ours: Collection[int]) -> bool:
         """One look: ask all but `ours` to end, kill what was asked before; whether any is left."""
         now = time.monotonic()
         found = []

@@ -137,7 +137,7 @@ class Supervisor:
             or any(companion.process.poll() is None for companion in self._companions)
         )
         ours = {pid for pid, (role, _) in self._family.items() if role is not Role.STRAY}
-        ours |= {self._sentinel.pid, *(companion.process.pid for companion in self._companions)}
+        ours |= {self._sentinel.pid or 0, *(one.process.pid for one in self._companions)}
         return self._orphans.end(ours) or living
 
     def _check_health(self) -> None:
