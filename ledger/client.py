@@ -17,7 +17,7 @@ from ledger.events import Actor
 from ledger.models import Approval
 from ledger.transitions.approvals import decide_approval
 from ledger.transitions.operators import cancel_task
-from ledger.transitions.submit import submit_task
+from ledger.transitions.submit import submit_task, submit_tasks
 from ledger.workflows import Workflow
 
 SYSTEM = Actor("system")
@@ -64,6 +64,18 @@ def submit(
         not_before=not_before,
     )
     return task.pk
+
+
+def submit_many(items: Sequence[Mapping[str, Any]], *, actor: Actor = SYSTEM) -> list[UUID]:
+    """The ids of up to 1,000 tasks, in order: all are submitted, or none.
+
+    Each item is a mapping of the arguments of `submit`, `workflow` among them. Joins the caller's
+    transaction. Raises what `submit` raises, the field named `items.N.FIELD`.
+    """
+    taken = [{"input": {}, **item, "limits_given": item.get("limits")} for item in items]
+    for item in taken:
+        item.pop("limits", None)
+    return [task.pk for task, _ in submit_tasks(taken, actor=actor)]
 
 
 def get(task_id: UUID | str) -> dict[str, Any]:

@@ -7,10 +7,12 @@ class LedgerError(Exception):
     """Root of what the ledger raises on purpose.
 
     `code` is stable and public (problem details carry it); `status` is the HTTP status it maps to.
+    `field` is the path of what is wrong in the request, if one thing is.
     """
 
     code = "ledger_error"
     status = 500
+    field = ""
 
 
 class LeaseLost(LedgerError):

@@ -11,7 +11,8 @@ from ninja import Router
 from ledger import queries
 from ledger.access import APPROVE, READ
 from ledger.api.auth import require_scope
-from ledger.api.schemas import AnswerIn, ApprovalOut, PageOut
+from ledger.api.bodies import AnswerIn
+from ledger.api.schemas import ApprovalOut, PageOut
 from ledger.queries import DEFAULT_LIMIT, Page
 from ledger.transitions.approvals import decide_approval
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -30,7 +31,7 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.responses import Response
 
 from ledger.api.parsing import clean_name
-from ledger.errors import InvalidInput, LedgerError
+from ledger.errors import LedgerError
 
 logger = logging.getLogger(__name__)
 
@@ -130,10 +131,10 @@ def _drop_body(response: HttpResponseBase) -> None:
 
 
 def _show_ledger_error(request: HttpRequest, error: LedgerError) -> HttpResponse:
-    more: dict[str, Any] = {"field": error.field} if isinstance(error, InvalidInput) else {}
+    more: dict[str, Any] = {"field": _name_item(error.field)} if error.field else {}
     if error.status >= 500:
         logger.error("%s %s: %s", request.method, request.path, error, exc_info=error)
-    return make_problem(error.status, error.code, str(error), **more)
+    return make_problem(error.status, error.code, _name_item(str(error)), **more)
 
 
 def _show_invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:
@@ -160,7 +161,13 @@ def _describe(error: Mapping[str, Any]) -> dict[str, str]:
         field += f"[{part}]" if isinstance(part, int) else f"{'.' if field else ''}{part}"
     texts = {"missing": "is missing", "extra_forbidden": "is no field of this request"}
     message = texts.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
-    return {"field": clean_name(field or str(source)), "message": message}
+    return {"field": clean_name(_name_item(field) or str(source)), "message": message}
+
+
+def _name_item(text: str) -> str:
+    """A text that begins with an item of a batch: `items.3` as in the ledger, where the parsers say
+    `items[3]`, as of any list."""
+    return re.sub(r"^items\[(\d+)\]", r"items.\1", text)
 
 
 def _show_http_error(request: HttpRequest, error: HttpError) -> HttpResponse:

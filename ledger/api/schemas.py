@@ -1,112 +1,15 @@
-"""The contract: what requests may hold and what answers do hold. OpenAPI is made from it.
-
-Requests refuse fields that they do not know. Ranges are checked where every way in passes, in the
-ledger itself; here stand types.
-"""
+"""The contract: what answers hold. OpenAPI is made from it and from `bodies`."""
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import Annotated, Any, Literal
+from typing import Any
 from uuid import UUID
 
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictInt,
-)
+from pydantic import BaseModel, ConfigDict
 
 type Json = Any
 """Any JSON value."""
-
-
-def _require_text(value: Any) -> Any:
-    if not isinstance(value, str):
-        raise ValueError("takes RFC 3339 text such as 2026-01-31T12:00:00Z")
-    return value
-
-
-def _move_to_utc(value: dt.datetime) -> dt.datetime:
-    try:
-        return value.astimezone(dt.UTC)
-    except OverflowError:
-        raise ValueError("is out of range") from None
-
-
-Moment = Annotated[AwareDatetime, BeforeValidator(_require_text), AfterValidator(_move_to_utc)]
-"""RFC 3339 with an offset; a time without one would mean another moment on every machine."""
-
-
-class Request(BaseModel):
-    """What every body has in common: no unknown field."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class LimitsIn(Request):
-    """Bounds of a task; what is left out keeps its value or default."""
-
-    units: StrictInt | None = None
-    tokens: StrictInt | None = None
-    cost: str | None = None
-    wall: Annotated[float, Field(strict=True)] | None = None
-    deadline_at: Moment | None = None
-
-    def list_given(self) -> dict[str, Any]:
-        """The bounds that were given."""
-        return {
-            name: getattr(self, name)
-            for name in LimitsIn.model_fields
-            if getattr(self, name) is not None
-        }
-
-
-class SubmitIn(Request):
-    """A new task."""
-
-    workflow: str
-    workflow_version: str | None = None
-    input: dict[str, Json]
-    title: str = ""
-    lane: str = "default"
-    priority: StrictInt = 0
-    tags: list[str] = []
-    limits: LimitsIn | None = None
-    max_repairs: StrictInt | None = None
-    not_before: Moment | None = None
-
-
-class ActionIn(Request):
-    """Why, and (optional) the revision that the caller decided upon: 409 if it is no more."""
-
-    reason: str = ""
-    revision: StrictInt | None = None
-
-
-class RepairIn(ActionIn):
-    """Where to restart, by name or index, and what the step is to know."""
-
-    to_step: str | StrictInt
-    note: str = ""
-
-
-class ChangeLimitsIn(LimitsIn, ActionIn):
-    """New bounds, directly or as the object `limits` in the form of a submission."""
-
-    limits: LimitsIn | None = None
-
-
-class AnswerIn(Request):
-    """A decision about what `digest` says was shown."""
-
-    decision: Literal["approve", "reject", "send_back"]
-    digest: str
-    values: dict[str, Json] | None = None
-    comment: str = ""
 
 
 class StepOut(BaseModel):
@@ -231,6 +134,22 @@ class OutputOut(BaseModel):
     finished_at: dt.datetime
     superseded: bool
     superseded_in_round: int | None
+
+
+class SpendOut(BaseModel):
+    """One amount that an attempt spent, once per `key`; `stale` when it had lost its lease."""
+
+    seq: int
+    at: dt.datetime
+    key: str
+    step: str
+    turn: int
+    fence: int
+    tokens_in: int
+    tokens_out: int
+    cost: str
+    note: str
+    stale: bool
 
 
 class ActorOut(BaseModel):

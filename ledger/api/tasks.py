@@ -12,23 +12,21 @@ from ninja import Header, Query, Router, Status
 from ledger import queries
 from ledger.access import OPERATE, READ, SUBMIT
 from ledger.api.auth import require_scope
+from ledger.api.bodies import ActionIn, BatchIn, ChangeLimitsIn, RepairIn, SubmitIn
 from ledger.api.longpoll import wait_for_change
 from ledger.api.schemas import (
-    ActionIn,
     ArtifactOut,
-    ChangeLimitsIn,
     EventOut,
     OutputOut,
     PageOut,
-    RepairIn,
-    SubmitIn,
+    SpendOut,
     TaskBrief,
     TaskOut,
 )
 from ledger.errors import InvalidInput
 from ledger.queries import DEFAULT_LIMIT, Page, TaskFilter
 from ledger.transitions import operators
-from ledger.transitions.submit import submit_task
+from ledger.transitions.submit import submit_task, submit_tasks
 
 router = Router(tags=["tasks"])
 
@@ -47,21 +45,40 @@ def submit(
         1 <= len(idempotency_key) <= MAX_KEY and idempotency_key.isprintable()
     ):
         raise InvalidInput("Idempotency-Key", f"takes 1 to {MAX_KEY} printable characters.")
-    task, created = submit_task(
-        workflow=queries.find_workflow(body.workflow, body.workflow_version),
-        input=body.input,
-        actor=actor,
-        version=body.workflow_version,
-        key=idempotency_key,
-        title=body.title,
-        lane=body.lane,
-        priority=body.priority,
-        tags=body.tags,
-        limits_given=body.limits.list_given() if body.limits else None,
-        max_repairs=body.max_repairs,
-        not_before=body.not_before,
-    )
+    given = _read_submission(body)
+    given["workflow"] = queries.find_workflow(body.workflow, body.workflow_version)
+    task, created = submit_task(**given, key=idempotency_key, actor=actor)
     return Status(201 if created else 200, queries.show_task(task.pk))
+
+
+@router.post("/batch", response={200: PageOut[TaskBrief], 201: PageOut[TaskBrief]})
+def submit_batch(request: HttpRequest, body: BatchIn) -> Status[Page[dict[str, Any]]]:
+    """Submit up to 1,000 tasks, all or none; in the order given. 200 when all were there already.
+
+    Each may have an idempotency `key` of its own. What is wrong is named `items.N.FIELD`.
+    """
+    actor = require_scope(request, SUBMIT)
+    items = [_read_submission(item) | {"key": item.key} for item in body.items]
+    stored = submit_tasks(items, actor=actor)
+    created = any(new for _, new in stored)
+    shown = queries.show_tasks([task.pk for task, _ in stored])
+    return Status(201 if created else 200, Page(shown))
+
+
+def _read_submission(body: SubmitIn) -> dict[str, Any]:
+    """The arguments of `submit_task` that stand in a body."""
+    return {
+        "workflow": body.workflow,
+        "version": body.workflow_version,
+        "input": body.input,
+        "title": body.title,
+        "lane": body.lane,
+        "priority": body.priority,
+        "tags": body.tags,
+        "limits_given": body.limits.list_given() if body.limits else None,
+        "max_repairs": body.max_repairs,
+        "not_before": body.not_before,
+    }
 
 
 @router.get("", response=PageOut[TaskBrief])
@@ -139,6 +156,16 @@ def list_artifacts(
     require_scope(request, READ)
     queries.read_revision(task_id)
     return queries.list_artifacts(task_id, limit=limit, cursor=cursor)
+
+
+@router.get("/{task_id}/spend", response=PageOut[SpendOut])
+def list_spend(
+    request: HttpRequest, task_id: UUID, limit: int = DEFAULT_LIMIT, cursor: str = ""
+) -> Page[dict[str, Any]]:
+    """The single amounts that attempts spent, in order, those of lost attempts included."""
+    require_scope(request, READ)
+    queries.read_revision(task_id)
+    return queries.list_spend(task_id, limit=limit, cursor=cursor)
 
 
 @router.post("/{task_id}/cancel", response=TaskOut)

@@ -17,7 +17,7 @@ from ledger.queries.fleet import (
     list_workflows,
     load_fleet,
 )
-from ledger.queries.history import list_events, list_outputs, live_output
+from ledger.queries.history import list_events, list_outputs, list_spend, live_output
 from ledger.queries.overview import (
     Ended,
     Trials,
@@ -58,6 +58,7 @@ from ledger.queries.tasks import (
     list_tasks,
     read_revision,
     show_task,
+    show_tasks,
     task_json,
 )
 from ledger.queries.timeline import (
@@ -125,6 +126,7 @@ __all__ = [
     "list_outputs",
     "list_record",
     "list_runs",
+    "list_spend",
     "list_stalled",
     "list_tasks",
     "list_trouble",
@@ -146,6 +148,7 @@ __all__ = [
     "show_approval",
     "show_artifact",
     "show_task",
+    "show_tasks",
     "sum_steps",
     "task_json",
 ]

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from ledger.conf import format_money
-from ledger.models import Event, StepOutput
+from ledger.models import Event, Spend, StepOutput
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, read_seq
 
 CHECKPOINT = "checkpoint"
@@ -37,6 +37,21 @@ def list_events(
     )
     merged = [show_event(row) for row in events] + [_show_checkpoint(row) for row in outputs]
     return _cut_page(sorted(merged, key=lambda item: item["seq"]), size)
+
+
+def list_spend(
+    task_id: UUID, *, limit: int = DEFAULT_LIMIT, cursor: str = ""
+) -> Page[dict[str, Any]]:
+    """The single amounts that a task's attempts spent, in order."""
+    size = clamp_limit(limit)
+    rows = Spend.objects.filter(task=task_id, pk__gt=read_seq(cursor)).order_by("pk")
+    return _cut_page([_show_spend(row) for row in rows[: size + 1]], size)
+
+
+def _show_spend(row: Spend) -> dict[str, Any]:
+    names = "at key step turn fence tokens_in tokens_out note stale".split()
+    shown = {name: getattr(row, name) for name in names}
+    return {"seq": row.pk, **shown, "cost": format_money(row.cost)}
 
 
 def live_output(task_id: UUID, step_name: str) -> Any:

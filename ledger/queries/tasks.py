@@ -17,7 +17,7 @@ from ledger.errors import InvalidInput, TaskNotFound
 from ledger.limits import describe_limits, describe_used
 from ledger.models import Task
 from ledger.queries.fleet import Fleet, load_fleet
-from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
+from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, page_newest
 
 COUNT_CAP = 10_000
 """A status is counted no further: an exact count of old rows would become the costliest query."""
@@ -143,11 +143,18 @@ def list_tasks(
     return page.convert(lambda row: task_json(row, fleet, brief=True))
 
 
+def show_tasks(keys: Sequence[UUID]) -> list[dict[str, Any]]:
+    """The Task JSON of each, in this order, without input, progress and result."""
+    rows = Task.objects.annotate(stalled=IsStalled()).defer(*LARGE).in_bulk(keys)
+    fleet = load_fleet()
+    return [task_json(rows[key], fleet, brief=True) for key in keys]
+
+
 def list_stalled(limit: int = DEFAULT_LIMIT) -> list[dict[str, Any]]:
     """The running tasks without progress, the longest silent first."""
     rows = TaskFilter(stalled=True).apply(Task.objects.annotate(stalled=IsStalled()).defer(*LARGE))
-    fleet = load_fleet()
-    return [task_json(row, fleet, brief=True) for row in rows.order_by("last_progress_at")[:limit]]
+    rows, fleet = rows.order_by("last_progress_at", "pk"), load_fleet()
+    return [task_json(row, fleet, brief=True) for row in rows[: clamp_limit(limit)]]
 
 
 def count_by_status(wanted: TaskFilter | None = None) -> dict[str, int]:

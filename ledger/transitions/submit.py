@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
 
-from ledger import canonical, clock, conf, limits, sql, states
+from ledger import canonical, clock, conf, limits, queries, sql, states
 from ledger.errors import (
     IdempotencyConflict,
     InvalidInput,
+    LedgerError,
     PayloadTooLarge,
     UnparsableInput,
     Unserialisable,
@@ -24,9 +27,64 @@ from ledger.transitions.moves import rank_at
 from ledger.workflows import Workflow
 
 FAR_FUTURE = dt.timedelta(days=3650)
+MAX_BATCH = 1_000
 
 
-def submit_task(
+@dataclasses.dataclass(frozen=True, slots=True)
+class Draft:
+    """A submission that is checked and not stored: the task's columns, who, and not before when."""
+
+    columns: dict[str, Any]
+    actor: Actor
+    not_before: dt.datetime | None = None
+
+
+def submit_task(**given: Any) -> tuple[Task, bool]:
+    """Insert a task, or find the one that the same submitter made with the same key and body.
+
+    Takes what `draft_task` takes and raises what it raises, and IdempotencyConflict when the key
+    came with another body. Joins the caller's transaction. Returns (task, created).
+    """
+    return store_draft(draft_task(**given))
+
+
+def submit_tasks(items: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[tuple[Task, bool]]:
+    """All of `items`, or none: each is what `draft_task` takes, `workflow` also by name.
+
+    Errors are those of `submit_task`, their field with `items.N.` before it. All are checked before
+    the first is stored, so that a batch holds the database's lock for its inserts alone.
+    """
+    if not 1 <= len(items) <= MAX_BATCH:
+        raise InvalidInput("items", f"takes 1 to {MAX_BATCH:,} tasks")
+    find = functools.cache(queries.find_workflow)
+    drafts = []
+    for number, item in enumerate(items):
+        with _naming_item(number):
+            workflow = item["workflow"]
+            if isinstance(workflow, str):
+                workflow = find(workflow, item.get("version"))
+            drafts.append(draft_task(**{**item, "workflow": workflow, "actor": actor}))
+    stored = []
+    with sql.atomic():
+        for number, draft in enumerate(drafts):
+            with _naming_item(number):
+                stored.append(store_draft(draft))
+    return stored
+
+
+@contextlib.contextmanager
+def _naming_item(number: int) -> Iterator[None]:
+    """Errors inside say which item of a batch is wrong."""
+    try:
+        yield
+    except LedgerError as error:
+        text = str(error) if error.field else f"key: {error}"
+        error.field = f"items.{number}.{error.field or 'key'}"
+        error.args = (f"items.{number}.{text}",)
+        raise
+
+
+def draft_task(
     *,
     workflow: Workflow,
     input: Any,
@@ -41,13 +99,12 @@ def submit_task(
     max_repairs: int | None = None,
     not_before: dt.datetime | None = None,
     stall_after: float | None = None,
-) -> tuple[Task, bool]:
-    """Insert a task, or find the one that the same submitter made with the same key and body.
+) -> Draft:
+    """A submission, checked, with all that does not depend on what is stored already.
 
-    Joins the caller's transaction. Returns (task, created). The body is what the client gave, so
-    that it is the same still under a newer workflow: `version` is the one that it named, if any,
-    and the input counts before defaults are filled in. Raises InvalidInput naming the field,
-    PayloadTooLarge, or IdempotencyConflict when the key came with another body.
+    The body is what the client gave, so that it is the same still under a newer workflow: `version`
+    is the one that it named, if any, and the input counts before defaults are filled in. Raises
+    InvalidInput naming the field, or PayloadTooLarge.
     """
     tunables = conf.load()
     if isinstance(input, dict):
@@ -62,27 +119,35 @@ def submit_task(
         "limits": {k: str(v) for k, v in dict(limits_given or {}).items()},
         "max_repairs": max_repairs, "not_before": str(not_before or ""),
     }  # fmt: skip
-    digest = canonical.digest_json(body)
-    found = _find_same(actor, key, digest)
-    if found is not None:
-        return found, False
     if max_repairs is None:
         own = workflow.max_repairs
         columns["max_repairs"] = tunables.max_repairs if own is None else own
     columns |= {
         "workflow": workflow.name, "workflow_version": workflow.version,
-        "definition_digest": workflow.digest(), "input": stored_input, "body_digest": digest,
+        "definition_digest": workflow.digest(), "input": stored_input,
+        "body_digest": canonical.digest_json(body), "submitted_by": str(actor),
         "total_steps": len(workflow.steps), "step_name": workflow.steps[0].name,
-        "submitted_by": str(actor), "stall_after": stall_after or tunables.stall_seconds,
+        "stall_after": stall_after or tunables.stall_seconds,
     }  # fmt: skip
+    return Draft(columns, actor, not_before)
+
+
+def store_draft(draft: Draft) -> tuple[Task, bool]:
+    """Insert the draft, or find the task of its key: (task, created). Joins a transaction.
+
+    Raises IdempotencyConflict.
+    """
+    found = find_same(draft)
+    if found is not None:
+        return found, False
     # A refused key must not spoil the caller's transaction.
-    spoils = key is not None and connection.in_atomic_block
+    spoils = draft.columns["idempotency_key"] is not None and connection.in_atomic_block
     try:
         with transaction.atomic() if spoils else contextlib.nullcontext():
-            return _insert_task(columns, actor, not_before), True
+            return _insert_task(dict(draft.columns), draft.actor, draft.not_before), True
     except IntegrityError:
         # Beaten by the same key in the same instant: the other one's row decides.
-        found = _find_same(actor, key, digest)
+        found = find_same(draft)
         if found is None:
             raise
         return found, False
@@ -103,11 +168,13 @@ def _insert_task(columns: dict[str, Any], actor: Actor, not_before: dt.datetime 
     return task
 
 
-def _find_same(actor: Actor, key: str | None, digest: str) -> Task | None:
+def find_same(draft: Draft) -> Task | None:
+    """The task of the draft's submitter and key; None without one. Raises IdempotencyConflict."""
+    key = draft.columns["idempotency_key"]
     if key is None:
         return None
-    task = Task.objects.filter(submitted_by=str(actor), idempotency_key=key).first()
-    if task is not None and task.body_digest != digest:
+    task = Task.objects.filter(submitted_by=str(draft.actor), idempotency_key=key).first()
+    if task is not None and task.body_digest != draft.columns["body_digest"]:
         raise IdempotencyConflict(key)
     return task
 

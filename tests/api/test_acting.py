@@ -162,11 +162,14 @@ def test_each_call_needs_its_scope(
             ("get", path, None)
             for path in (
                 "/tasks", f"/tasks/{task['id']}", f"/tasks/{task['id']}/outputs",
-                f"/tasks/{task['id']}/events", f"/tasks/{task['id']}/artifacts", "/approvals",
-                f"/approvals/{approval['id']}", "/workers", "/workflows",
+                f"/tasks/{task['id']}/events", f"/tasks/{task['id']}/artifacts",
+                f"/tasks/{task['id']}/spend", "/approvals",
+                f"/approvals/{approval['id']}", "/workers", "/workflows", "/stalled",
             )
         ],
         "submit": [("post", "/tasks", {"workflow": "brief", "input": {"subject": "x"}}),
+                   ("post", "/tasks/batch", {"items": [{"workflow": "brief",
+                                                        "input": {"subject": "x"}}]}),
                    ("post", "/artifacts?name=x", b"bytes")],
         "approve": [("post", f"/approvals/{approval['id']}/answer",
                      {"decision": "reject", "digest": approval["digest"]})],

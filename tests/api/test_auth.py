@@ -100,12 +100,13 @@ def test_the_docs_are_a_page_of_our_own(db: None, client: Client) -> None:
     assert schema["openapi"].startswith("3.1")
     paths = schema["paths"]
     assert {f"{BASE}{path}" for path in (
-        "/tasks", "/tasks/{task_id}", "/tasks/{task_id}/outputs", "/tasks/{task_id}/events",
+        "/tasks", "/tasks/batch", "/tasks/{task_id}", "/tasks/{task_id}/spend",
+        "/tasks/{task_id}/outputs", "/tasks/{task_id}/events",
         "/tasks/{task_id}/artifacts", *(f"/tasks/{{task_id}}/{action}" for action in (
             "cancel", "stop", "pause", "resume", "retry", "repair", "limits")),
         "/approvals", "/approvals/{approval_id}", "/approvals/{approval_id}/answer",
         "/artifacts", "/artifacts/{artifact_id}", "/artifacts/{artifact_id}/content",
-        "/workflows", "/workers",
+        "/workflows", "/workers", "/stalled",
     )} == set(paths)  # fmt: skip
     assert {"TokenAuth", "SessionAuth"} <= schema["components"]["securitySchemes"].keys()
     page = client.get(f"{BASE}/docs")
