@@ -8,16 +8,18 @@ from typing import Any, Concatenate
 
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
-from django.db import transaction
+from django.db import DatabaseError, InterfaceError, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render, resolve_url
 from django.urls import reverse
 from django.utils.cache import add_never_cache_headers, patch_vary_headers
 
 from dashboard.htmx import HtmxDetails, wants_part
+from dashboard.outages import show_outage
 from ledger.access import ADMIN, APPROVE, OPERATE, READ, SUBMIT, list_scopes
 from ledger.errors import LedgerError
 from ledger.events import Actor
+from ledger.sql import is_outage
 
 ROLE_NAMES = {
     ADMIN: "admin", OPERATE: "operator", SUBMIT: "operator", APPROVE: "approver", READ: "viewer",
@@ -55,6 +57,10 @@ def allow[**P](scope: str) -> Callable[[View[P]], Callable[..., HttpResponseBase
                 response = _check_scope(request, scope) or view(request, *args, **kwargs)
             except LedgerError as error:
                 response = _explain_error(request, error)
+            except (DatabaseError, InterfaceError) as error:
+                if not is_outage(error):
+                    raise
+                response = show_outage(request, error)
             patch_vary_headers(response, ["HX-Request"])
             add_never_cache_headers(response)
             return response

@@ -8,3 +8,5 @@ urlpatterns = [
     path("", include("ledger.api.urls")),
     path("", include("dashboard.urls")),
 ]
+
+handler500 = "dashboard.outages.show_fault"

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import DatabaseError, InterfaceError, transaction
 from django.http import (
     Http404,
     HttpRequest,
@@ -31,14 +31,14 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.responses import Response
 
 from ledger.api.parsing import clean_name
+from ledger.canonical import clean_text
 from ledger.errors import LedgerError
+from ledger.outages import draw_retry_after, name_trouble
+from ledger.sql import is_outage
 
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_AFTER = "2"
-"""Seconds after which a client of a database that is away may ask again."""
-
 MAX_ERRORS = 20
 MAX_DRAIN = 64 << 20
 """Bytes of a refused body that are read and thrown away."""
@@ -70,8 +70,8 @@ def install_handlers(api: NinjaAPI) -> None:
         MultiPartParserError: _show_bad_request,
         UnreadablePostError: _show_bad_request,
         RawPostDataException: _show_wrong_type,
-        OperationalError: _show_database_away,
-        InterfaceError: _show_database_away,
+        DatabaseError: _show_database_error,
+        InterfaceError: _show_database_error,
         Exception: _show_fault,
     }
     for kind, handler in handlers.items():
@@ -201,10 +201,14 @@ def _show_wrong_type(request: HttpRequest, error: RawPostDataException) -> HttpR
     return make_problem(415, "unsupported_media_type", detail, field="body")
 
 
-def _show_database_away(request: HttpRequest, error: Exception) -> HttpResponse:
-    logger.warning("%s %s: the database is away: %s", request.method, request.path, error)
-    detail = "The database does not answer. Nothing was changed; ask again."
-    return make_problem(503, "database_unavailable", detail, headers={"Retry-After": RETRY_AFTER})
+def _show_database_error(request: HttpRequest, error: Exception) -> HttpResponse:
+    if not is_outage(error):
+        return _show_fault(request, error)
+    logger.warning("%s %s: no database: %s", request.method, request.path, clean_text(error, 500))
+    # The answer to a commit may be what was lost, so nothing is promised of this request.
+    detail = f"Not now: {name_trouble(error)}. Ask again, under the same Idempotency-Key."
+    headers = {"Retry-After": draw_retry_after()}
+    return make_problem(503, "database_unavailable", detail, headers=headers)
 
 
 def _show_fault(request: HttpRequest, error: Exception) -> HttpResponse:

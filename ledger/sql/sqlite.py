@@ -132,7 +132,7 @@ def _write_lock() -> Iterator[sqlite3.Connection]:
         if connection.in_atomic_block:
             yield raw
             return
-        _begin(raw, connection.settings_dict["OPTIONS"].get("timeout", 5.0))
+        _begin(raw, _read_patience())
         try:
             yield raw
             raw.execute("COMMIT")
@@ -152,12 +152,29 @@ def atomic() -> Iterator[None]:
             yield
         return
     connection.ensure_connection()
-    patience = connection.settings_dict["OPTIONS"].get("timeout", 5.0)
     with ExitStack() as stack:
         _look_until(
-            lambda: stack.enter_context(transaction.atomic()), connection.connection, patience
+            lambda: stack.enter_context(transaction.atomic()),
+            connection.connection,
+            _read_patience(),
         )
         yield
+
+
+def probe_lock(patience: float) -> None:
+    """Raise what keeps this process from writing for `patience` seconds; write nothing."""
+    connection.ensure_connection()
+    raw: sqlite3.Connection = connection.connection
+    with connection.wrap_database_errors:
+        try:
+            _begin(raw, patience)
+            raw.execute("ROLLBACK")
+        finally:
+            raw.execute(f"PRAGMA busy_timeout = {int(_read_patience() * 1000)}")
+
+
+def _read_patience() -> float:
+    return float(connection.settings_dict["OPTIONS"].get("timeout", 5.0))
 
 
 def _begin(raw: sqlite3.Connection, patience: float) -> None:

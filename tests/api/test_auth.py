@@ -130,22 +130,6 @@ def test_health_tells_what_is_missing(
     assert client.get("/healthz").status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        ('connection failed: FATAL: sorry, too many clients already, host "db.secret"',
-         "database connections exhausted"),
-        ("FATAL: remaining connection slots are reserved", "database connections exhausted"),
-        ("no such table: longwatch_task", "the database has no ledger; run manage.py migrate"),
-        ("could not translate host name", "the database does not answer"),
-    ],
-)  # fmt: skip
-def test_the_drivers_words_stay_inside(message: str, reason: str) -> None:
-    from ledger.api.health import _name_trouble
-
-    assert _name_trouble(message) == reason
-
-
 def test_a_database_that_is_away_is_503(
     login: Callable[..., Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:

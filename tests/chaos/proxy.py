@@ -1,10 +1,14 @@
-"""The line between the product and its database: it can stall, drop, and cut after a commit."""
+"""The line between the product and its database: it can stall, drop, vanish, and cut after a
+commit."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
+import socket
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -13,6 +17,7 @@ from typing import Any, Self
 from tests.chaos import wire
 
 CHUNK = 65_536
+SO_ATTACH_FILTER = 26  # Linux
 logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each write to a dropped session
 
 
@@ -26,6 +31,13 @@ class Link:
         self.cutting: str | None = None
         """The label of the statement whose reply is held back."""
         self.held: list[bytes] = []
+
+    def vanish(self) -> None:
+        """Let the kernel drop every packet that comes for us, so that it acknowledges none."""
+        nothing = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0
+        program = struct.pack("HP", 1, ctypes.addressof(nothing))
+        for side in (self.client, self.server):
+            side.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
     def abort(self) -> None:
         """End both sides at once."""
@@ -69,6 +81,11 @@ class Proxy:
     def drop(self) -> None:
         """End every session."""
         self._call(lambda: [link.abort() for link in list(self._links)])
+
+    def vanish(self) -> None:
+        """From now on no session of now hears anything from its other side, as behind a firewall
+        that has forgotten it: no end, no answer, not even the kernel's. New ones pass."""
+        self._call(lambda: [link.vanish() for link in list(self._links)])
 
     def arm(self, label: str) -> None:
         """Swallow the reply to the next commit of that label (any, if empty), and hang up."""

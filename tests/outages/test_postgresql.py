@@ -1,0 +1,147 @@
+"""PostgreSQL away, read-only, full, or cut off without a word: all is well again by itself.
+
+Around each outage a unit is at work; its output is stored afterwards under the lease it had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.crash.cluster_kit import wait_for
+from tests.outages.conftest import Site
+from tests.outages.kit import RECOVERY, assert_uncharged, count_attempts, terminate_sessions
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(180)]
+
+
+@contextlib.contextmanager
+def unit_at_work(site: Site, key: str, seconds: float = 3.0) -> Iterator[None]:
+    """A unit of so many seconds runs meanwhile, and is stored once and uncharged afterwards."""
+    answer = site.client.submit(site.sink, key, seconds=seconds, turns=1)
+    assert answer.status == 201, answer
+    task = answer.json["id"]
+    wait_for("the unit is at work", lambda: count_attempts(site.sink, task))
+    yield
+    assert_uncharged(site.client.wait_for_status(task, "completed"))
+    assert count_attempts(site.sink, task) == 1, "a finished unit is not done again"
+
+
+@contextlib.contextmanager
+def server_with(site: Site, setting: str, value: str) -> Iterator[None]:
+    """The server runs with this setting meanwhile, and is healthy afterwards."""
+    try:
+        site.write(f"ALTER SYSTEM SET {setting} = '{value}'")
+        site.write("SELECT pg_reload_conf()")
+        yield
+    finally:
+        site.write(f"ALTER SYSTEM RESET {setting}")
+        site.write("SELECT pg_reload_conf()")
+    site.client.wait_until_healthy()
+
+
+def assert_refused(site: Site, reason: str) -> None:
+    """The API and the pages say 503, why, and when to ask again."""
+    answer = site.client.submit(site.sink, f"refused-{time.monotonic_ns()}")
+    assert (answer.status, answer.json["code"]) == (503, "database_unavailable"), answer
+    assert reason in answer.json["detail"]
+    assert 1 <= int(answer.headers["Retry-After"]) <= 10
+    page = site.browser.ask("/tasks/")
+    assert (page.status, page.headers["Content-Type"][:9]) == (503, "text/html"), page
+    assert reason in page.text
+    assert "Traceback" not in page.text
+    assert int(page.headers["Retry-After"])
+    poll = site.browser.ask("/tasks/", HX_Request="true")
+    assert (poll.status, poll.text) == (503, ""), "what the page shows stays"
+
+
+def wait_for_reason(site: Site, reason: str) -> None:
+    wait_for(f"/healthz says {reason}", lambda: site.client.read_reasons() == [reason])
+
+
+def test_a_server_that_is_away_is_waited_for(site: Site) -> None:
+    with unit_at_work(site, "away", seconds=2):
+        site.server.stop()
+        began = time.monotonic()
+        wait_for_reason(site, "the database does not answer")
+        assert_refused(site, "the database does not answer")
+        assert site.client.ask("/readyz").status == 503
+        # Longer than a lease (6 s): nobody may take the others for lost when it is back.
+        wait_for("a lease is over", lambda: time.monotonic() - began > 7)
+        site.server.start()
+        site.client.wait_until_healthy()
+    assert site.browser.ask("/tasks/").status == 200
+
+
+def test_a_read_only_server_is_shown_and_named(site: Site) -> None:
+    reason = "the database is read-only"
+    with (
+        unit_at_work(site, "read-only", seconds=2),
+        server_with(site, "default_transaction_read_only", "on"),
+    ):
+        wait_for_reason(site, reason)
+        answer = site.client.submit(site.sink, "refused")
+        assert (answer.status, reason in answer.json["detail"]) == (503, True), answer
+        assert site.browser.ask("/tasks/").status == 200, "reading goes on"
+        assert site.client.ask("/readyz").status == 200
+
+
+@pytest.mark.case(31)
+def test_exhausted_connections_cost_no_output(site: Site) -> None:
+    """All slots are held by others for three leases' heartbeats; nobody restarts anything."""
+    reason = "database connections exhausted"
+    with unit_at_work(site, "exhausted"), contextlib.ExitStack() as others:
+        terminate_sessions(site.server)
+        take_every_slot(site, others)
+        wait_for_reason(site, reason)
+        assert_refused(site, reason)
+        began = time.monotonic()
+        wait_for("a lease is over", lambda: time.monotonic() - began > 7)
+        others.close()
+        site.client.wait_until_healthy()
+
+
+def take_every_slot(site: Site, others: contextlib.ExitStack) -> None:
+    """Connect until the server refuses, three times in a row: the product tries as well."""
+    refused = 0
+    while refused < 3:
+        try:
+            others.enter_context(psycopg.connect(site.server.url, connect_timeout=5))
+            refused = 0
+        except psycopg.OperationalError:
+            refused += 1
+
+
+@pytest.mark.case(28)
+def test_sessions_that_are_ended_cost_nothing(site: Site) -> None:
+    with unit_at_work(site, "ended"):
+        assert terminate_sessions(site.server) >= 4
+        assert site.browser.ask("/tasks/").status == 200, "a session between requests is replaced"
+        assert site.client.submit(site.sink, "after").status == 201
+
+
+@pytest.mark.case(28)
+def test_a_server_that_ends_idle_sessions_costs_nothing(site: Site) -> None:
+    with (
+        server_with(site, "idle_session_timeout", "700ms"),
+        unit_at_work(site, "idle", seconds=4),
+    ):
+        until = time.monotonic() + 3
+        wait_for("some idle time", lambda: time.monotonic() > until)
+        assert site.browser.ask("/tasks/").status == 200
+        assert site.client.submit(site.sink, "beside-idle").status == 201
+
+
+@pytest.mark.case(28)
+def test_a_line_that_goes_silent_is_noticed_in_bounded_time(site: Site) -> None:
+    """No reset, no acknowledgement: only the bounds on the socket end the wait."""
+    began = time.monotonic()
+    with unit_at_work(site, "silent"):
+        site.proxy.vanish()
+    assert time.monotonic() - began < RECOVERY
+    site.client.wait_until_healthy()
+    assert site.browser.ask("/tasks/").status == 200
