@@ -30,6 +30,9 @@ POSTGRESQL_OPTIONS = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,  # milliseconds
+    # A lock that somebody keeps, or a query gone wrong, ends as a 503 or as another try, not as a
+    # thread that waits for ever. `migrate` has bounds of its own.
+    "options": "-c lock_timeout=10s -c statement_timeout=60s",
 }
 
 

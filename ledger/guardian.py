@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+import random
 import signal
 import threading
 import time
 from collections.abc import Callable
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, InterfaceError, connections
 
 Tick = Callable[[], float | None]
 """Returns in how many seconds it wants to be called again; None for `DEFAULT_SECONDS`."""
 
 DEFAULT_SECONDS = 0.25
-AFTER_ERROR_SECONDS = 1.0
+AFTER_ERROR_SECONDS = (0.5, 1.5)
+"""Between these, so that a fleet does not come back to its database in one instant."""
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +61,9 @@ def _call(tick: Tick) -> float:
     try:
         seconds = tick()
         return DEFAULT_SECONDS if seconds is None else seconds
-    except DatabaseError as error:  # once a second for as long as an outage lasts: no traceback
+    except (DatabaseError, InterfaceError) as error:  # as long as an outage lasts: no traceback
         log.warning("the guardian can't reach the database: %s", error)
     except Exception:
         log.exception("a tick of the guardian failed; it is called again")
     connections.close_all()
-    return AFTER_ERROR_SECONDS
+    return random.uniform(*AFTER_ERROR_SECONDS)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
+import psycopg
 import pytest
 from django.db import OperationalError, connection
 from django.test import Client
 
+from harness_site import env
 from ledger import outages
 from tests.dashboard.conftest import PART, PASSWORD, make_user
 
@@ -97,4 +100,37 @@ def test_a_page_that_meets_the_lock_is_a_503_in_words(
         else:
             assert "locked by another program" in text
             assert "Traceback" not in text
+    connection.close()
+
+
+@pytest.mark.case(28)
+def test_every_wait_for_the_server_has_an_end() -> None:
+    """A peer that is gone without a word, a lock that is kept, a statement that does not end."""
+    place = env.parse_database("postgresql://longwatch@db.example/longwatch", Path("/"))
+    bounds = place["OPTIONS"]
+    silent = bounds["keepalives_idle"] + bounds["keepalives_interval"] * bounds["keepalives_count"]
+    assert bounds["keepalives"] == 1
+    assert max(silent, bounds["tcp_user_timeout"] / 1000, bounds["connect_timeout"]) <= 30
+    assert "lock_timeout=" in bounds["options"]
+    assert "statement_timeout=" in bounds["options"]
+
+
+@pytest.mark.case(28)
+def test_the_address_may_set_other_bounds() -> None:
+    url = "postgresql://longwatch@db.example/longwatch?tcp_user_timeout=3000&options=-c%20a=b"
+    bounds = env.parse_database(url, Path("/"))["OPTIONS"]
+    assert (bounds["tcp_user_timeout"], bounds["options"]) == ("3000", "-c a=b")
+    assert bounds["connect_timeout"] == 10
+
+
+@pytest.mark.case(28)
+@pytest.mark.postgresql
+def test_a_lock_that_is_kept_refuses_a_click_in_words(
+    transactional_db: None, database_url: str
+) -> None:
+    with psycopg.connect(database_url) as other, connection.cursor() as cursor:
+        other.execute("LOCK TABLE longwatch_task")
+        cursor.execute("SET lock_timeout = '100ms'")
+        answer = Client().get("/healthz")
+    assert answer.json()["reasons"] == ["the database is locked by another program"]
     connection.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import socket
 import threading
 import time
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, InterfaceError, connections
 from django.utils.module_loading import import_string
 from django_q.conf import Conf
 
@@ -26,7 +27,9 @@ from ledger.wakeups import Waiter
 LET_GO_STATUS: Final = 71
 """Exit status of a worker that gave its lease back instead of finishing the unit."""
 
-AFTER_ERROR_SECONDS: Final = 0.5
+AFTER_ERROR_SECONDS: Final = (0.3, 1.5)
+"""Between these, so that a fleet does not come back to its database in one instant."""
+
 LINGER_SECONDS: Final = 2.0
 """How long a worker may take to end once its main thread has; a step may have left threads."""
 
@@ -80,7 +83,10 @@ class Worker:
                 guardian=self.guardian,
                 idle=self._waiter.idle,
             )
-        except DatabaseError as error:  # for as long as an outage lasts: no traceback each time
+        except (
+            DatabaseError,
+            InterfaceError,
+        ) as error:  # for as long as an outage lasts: no traceback each time
             log.warning("the worker can't reach the database: %s", error)
             self._recover()
         except BaseException:
@@ -94,7 +100,7 @@ class Worker:
         """Trust no connection, and wait a little before the next try."""
         connections.close_all()
         self._waiter.close()
-        until = time.monotonic() + AFTER_ERROR_SECONDS
+        until = time.monotonic() + random.uniform(*AFTER_ERROR_SECONDS)
         while not self.must_leave() and time.monotonic() < until:
             time.sleep(0.1)
 

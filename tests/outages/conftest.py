@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -34,11 +34,12 @@ class Site(NamedTuple):
     proxy: Proxy
     sink: Path
 
-    def write(self, statement: str) -> None:
-        """Run one statement on the server itself, whatever it refuses to the product."""
+    def ask(self, statement: str) -> list[Any]:
+        """The rows of one statement, run on the server itself whatever it refuses the product."""
         options = "-c default_transaction_read_only=off"
         with psycopg.connect(self.server.url, autocommit=True, options=options) as link:
-            link.execute(statement)  # type: ignore[call-overload]
+            cursor = link.execute(statement)  # type: ignore[call-overload]
+            return list(cursor.fetchall()) if cursor.description else []
 
 
 def make_env(url: str, var: Path) -> dict[str, str]:

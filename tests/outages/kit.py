@@ -11,12 +11,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psycopg
-
 from tests.commands.conftest import Product
 from tests.conftest import ROOT
 from tests.crash.cluster_kit import wait_for
-from tests.pg import Cluster
 
 LEASES = {
     "LONGWATCH_WORKFLOWS": "tests.crash.flows",
@@ -128,11 +125,6 @@ def assert_uncharged(task: dict[str, Any]) -> None:
     assert (task["attempts"], task["reclaims"], task["round"]) == (0, 0, 0), task
 
 
-def terminate_sessions(server: Cluster) -> int:
-    """End every session of the product."""
-    with psycopg.connect(server.url, autocommit=True) as link:
-        rows = link.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE application_name = 'longwatch'"
-        ).fetchall()
-    return len(rows)
+END_SESSIONS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE application_name = 'longwatch'"""
+"""Ends every session of the product; a row for each."""

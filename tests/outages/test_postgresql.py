@@ -14,7 +14,7 @@ import pytest
 
 from tests.crash.cluster_kit import wait_for
 from tests.outages.conftest import Site
-from tests.outages.kit import RECOVERY, assert_uncharged, count_attempts, terminate_sessions
+from tests.outages.kit import END_SESSIONS, RECOVERY, assert_uncharged, count_attempts
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(180)]
 
@@ -35,12 +35,12 @@ def unit_at_work(site: Site, key: str, seconds: float = 3.0) -> Iterator[None]:
 def server_with(site: Site, setting: str, value: str) -> Iterator[None]:
     """The server runs with this setting meanwhile, and is healthy afterwards."""
     try:
-        site.write(f"ALTER SYSTEM SET {setting} = '{value}'")
-        site.write("SELECT pg_reload_conf()")
+        site.ask(f"ALTER SYSTEM SET {setting} = '{value}'")
+        site.ask("SELECT pg_reload_conf()")
         yield
     finally:
-        site.write(f"ALTER SYSTEM RESET {setting}")
-        site.write("SELECT pg_reload_conf()")
+        site.ask(f"ALTER SYSTEM RESET {setting}")
+        site.ask("SELECT pg_reload_conf()")
     site.client.wait_until_healthy()
 
 
@@ -92,10 +92,9 @@ def test_a_read_only_server_is_shown_and_named(site: Site) -> None:
 
 @pytest.mark.case(31)
 def test_exhausted_connections_cost_no_output(site: Site) -> None:
-    """All slots are held by others for three leases' heartbeats; nobody restarts anything."""
+    """Others hold every slot for longer than a lease, and the product has none."""
     reason = "database connections exhausted"
     with unit_at_work(site, "exhausted"), contextlib.ExitStack() as others:
-        terminate_sessions(site.server)
         take_every_slot(site, others)
         wait_for_reason(site, reason)
         assert_refused(site, reason)
@@ -106,20 +105,22 @@ def test_exhausted_connections_cost_no_output(site: Site) -> None:
 
 
 def take_every_slot(site: Site, others: contextlib.ExitStack) -> None:
-    """Connect until the server refuses, three times in a row: the product tries as well."""
-    refused = 0
-    while refused < 3:
-        try:
-            others.enter_context(psycopg.connect(site.server.url, connect_timeout=5))
-            refused = 0
-        except psycopg.OperationalError:
-            refused += 1
+    """Until no session of the product is left. It tries to come back meanwhile, once a second."""
+
+    def take() -> bool:
+        with contextlib.suppress(psycopg.OperationalError):
+            while True:
+                others.enter_context(psycopg.connect(site.server.url, connect_timeout=5))
+        return own.execute(END_SESSIONS).fetchall() == []
+
+    own = others.enter_context(psycopg.connect(site.server.url, autocommit=True))
+    wait_for("the product has no session", take)
 
 
 @pytest.mark.case(28)
 def test_sessions_that_are_ended_cost_nothing(site: Site) -> None:
     with unit_at_work(site, "ended"):
-        assert terminate_sessions(site.server) >= 4
+        assert len(site.ask(END_SESSIONS)) >= 4
         assert site.browser.ask("/tasks/").status == 200, "a session between requests is replaced"
         assert site.client.submit(site.sink, "after").status == 201
 
