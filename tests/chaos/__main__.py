@@ -92,6 +92,7 @@ def set_django_up(url: str, root: Path) -> None:
         "LONGWATCH_DATABASE_URL": url,
         "LONGWATCH_VAR": str(root / "var"),
         "LONGWATCH_CHAOS_DIR": str(root),
+        "LONGWATCH_WORKFLOWS": "tests.chaos.flows",
         "DJANGO_SETTINGS_MODULE": "harness_site.settings",
     }
     django.setup()

@@ -24,6 +24,22 @@ WORKER, SENTINEL = "worker", "sentinel"
 _BIRTH = re.compile(rb"(\w+) (\d+) started$", re.MULTILINE)
 
 
+def make_environment(root: Path, url: str) -> dict[str, str]:
+    """Of every process of the product: a lease of 3 s, files under `root`."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("LONGWATCH_", "DJANGO_"))}
+    return kept | {
+        "LONGWATCH_DATABASE_URL": url,
+        "LONGWATCH_VAR": str(root / "var"),
+        "LONGWATCH_WORKFLOWS": "tests.chaos.flows",
+        "LONGWATCH_CHAOS_DIR": str(root),
+        "LONGWATCH_LEASE_SECONDS": "3",
+        "LONGWATCH_HEARTBEAT_SECONDS": "1",
+        "LONGWATCH_DRAIN_SECONDS": "12",
+        "LONGWATCH_MAX_RECLAIMS": "100000",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
 class Cluster:
     """One `manage.py qcluster`, in a session of its own, and whoever follows it in its place."""
 
@@ -104,16 +120,25 @@ class Fleet:
         self.client: subprocess.Popen[bytes] | None = None
         self._client_arguments: list[str] = []
 
+    def migrate(self) -> None:
+        """Make the ledger's tables."""
+        command = [sys.executable, "manage.py", "migrate", "--verbosity", "0"]
+        subprocess.run(command, cwd=ROOT, env=self.environment, check=True)
+
     def start(self, clusters: int, workers: int, seed: int, backlog: int) -> None:
         """Start everything."""
         self._client_arguments = [str(seed), str(backlog)]
+        self.start_clusters(clusters, workers)
+        self.keep_running()
+
+    def start_clusters(self, clusters: int, workers: int) -> None:
+        """Start the clusters only."""
         self.clusters = [
             Cluster(f"cluster-{n}", self.folder, self.environment, workers)
             for n in range(1, clusters + 1)
         ]
         for cluster in self.clusters:
             cluster.start()
-        self.keep_running()
 
     def keep_running(self) -> None:
         """Start again what has ended, the client only while it has something left to do."""

@@ -6,6 +6,7 @@ writes down what it sees there. So the sink holds a witness of every output that
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import os
@@ -261,3 +262,19 @@ def nap(ctx: Any) -> Any:
 
 
 add(napping, name="wake")(lambda ctx: None)
+
+held = Workflow("chaos_held")
+"""For measurements: what is killed or stopped in a unit, at its first attempt only."""
+
+
+@add(held)
+def hold(ctx: Any) -> None:
+    """Takes `seconds`; below 0 for ever, in C and with the GIL."""
+    if ctx._claimed.fence > 1:
+        return
+    if ctx.input["seconds"] >= 0:
+        time.sleep(ctx.input["seconds"])
+        return
+    mutex = ctypes.create_string_buffer(128)
+    for _ in range(2):  # the second waits for the first; no signal ends that
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)

@@ -6,21 +6,25 @@ import contextlib
 import dataclasses
 import heapq
 import itertools
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.fleet import SENTINEL, WORKER, Cluster, Fleet, freeze, send_signal
+from tests.chaos.fleet import (
+    SENTINEL,
+    WORKER,
+    Cluster,
+    Fleet,
+    freeze,
+    make_environment,
+    send_signal,
+)
 from tests.chaos.journal import Folder, Line
 from tests.chaos.schedule import Act, Pace, draw_acts
 from tests.chaos.stages import PostgreSQL, SQLite
-from tests.conftest import ROOT
 
 AIM_SECONDS = 1.0
 """How long a kill may wait for the moment that it is meant for."""
@@ -84,29 +88,11 @@ class Run:
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._fault: Act | None = None
-        self.fleet = Fleet(root, self.make_environment())
-
-    def make_environment(self) -> dict[str, str]:
-        """Of every process of the product."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("LONGWATCH_", "DJANGO_"))}
-        return kept | {
-            "LONGWATCH_DATABASE_URL": self.stage.product_url,
-            "LONGWATCH_VAR": str(self.folder.root / "var"),
-            "LONGWATCH_WORKFLOWS": "tests.chaos.flows",
-            "LONGWATCH_CHAOS_DIR": str(self.folder.root),
-            "LONGWATCH_LEASE_SECONDS": "3",
-            "LONGWATCH_HEARTBEAT_SECONDS": "1",
-            "LONGWATCH_DRAIN_SECONDS": "12",
-            "LONGWATCH_MAX_RECLAIMS": "100000",
-            "PYTHONUNBUFFERED": "1",
-        }
+        self.fleet = Fleet(root, make_environment(root, stage.product_url))
 
     def run(self) -> None:
         """Everything but the judgement."""
-        subprocess.run(
-            [sys.executable, "manage.py", "migrate", "--verbosity", "0"],
-            cwd=ROOT, env=self.fleet.environment, check=True,
-        )  # fmt: skip
+        self.fleet.migrate()
         o = self.options
         self.fleet.start(o.clusters, o.workers, o.seed, o.backlog)
         try:
