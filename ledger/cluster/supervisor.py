@@ -5,6 +5,7 @@ It runs no unit and opens no database connection, and it has no thread, so that 
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -37,6 +38,9 @@ EXIT_KILLED: Final = 70
 
 COPY_SECONDS: Final = 1.0
 """Signals within this time of the first are copies of it: from the terminal, make, a forwarder."""
+LEAVE_SECONDS: Final = 1.5
+"""The end of the grace, at most a quarter of it, in which leases are given back: so a cluster
+whose units let go of the GIL is gone within the grace."""
 LET_GO_SECONDS: Final = 2.0
 """From letting go to SIGKILL."""
 LINGER_SECONDS: Final = 5.0
@@ -162,8 +166,10 @@ class Supervisor:
 
     def _advance_stop(self, now: float) -> None:
         if self._drain_until is None:
-            log.info("units in hand may finish within %g s", self._tunables.drain_seconds)
-            self._drain_until = now + self._tunables.drain_seconds
+            grace = self._tunables.drain_seconds
+            grace -= min(LEAVE_SECONDS, grace / 4)
+            log.info("units in hand may finish within %g s", grace)
+            self._drain_until = now + grace
             self._stop.set()
             self._signal_companions(signal.SIGTERM)
         if now > self._drain_until:
@@ -223,6 +229,7 @@ def _prepare_fork(workers: int, tunables: conf.Tunables) -> None:
     if django_q_log.level == logging.NOTSET:
         django_q_log.setLevel(logging.WARNING)  # else two lines for each ticket
     registry.load_all()  # once for all workers: what is imported here, they share
+    gc.freeze()  # no collection touches it again: its pages stay shared, and an exit is short
     wakeups.open_channel()
     for connection in connections.all():
         # A pool would be copied with its sockets, and two processes talk on one of them.

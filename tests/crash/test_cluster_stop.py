@@ -71,14 +71,14 @@ def test_a_later_second_signal_gives_the_leases_back_at_once(start_cluster: Star
 
 
 @pytest.mark.both_databases
-def test_a_unit_longer_than_the_grace_is_given_back(start_cluster: StartCluster) -> None:
-    with start_cluster(LONGWATCH_DRAIN_SECONDS=1) as cluster:
+def test_a_unit_longer_than_the_grace_is_given_back_within_it(start_cluster: StartCluster) -> None:
+    with start_cluster(LONGWATCH_DRAIN_SECONDS=6) as cluster:
         long, short = begin_units(cluster, "sleep", "sleep", seconds=3600)
         cluster.database.execute("UPDATE toy SET seconds = 0 WHERE id = %s", short)
         started = time.monotonic()
         cluster.signal(SIGTERM)
         assert cluster.wait_for_exit() == 0
-        assert time.monotonic() - started < 1 + 10
+        assert time.monotonic() - started < 6
         assert cluster.database.read(long, "state") == "ready"
         assert cluster.database.read(long, "released") == 1
 
@@ -92,7 +92,7 @@ def test_a_unit_that_can_not_let_go_is_killed_soon_after_the_grace(
         started = time.monotonic()
         cluster.signal(SIGTERM)
         assert cluster.wait_for_exit() == 70
-        assert 3 <= time.monotonic() - started < 1 + 3 + 3
+        assert 1 <= time.monotonic() - started < 1 + 3 + 3
         assert cluster.database.read(stuck, "state") == "running"
 
 
