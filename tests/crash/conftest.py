@@ -9,9 +9,11 @@ import pytest
 from django.conf import settings
 
 from tests.crash.cluster_kit import ToyCluster
+from tests.crash.site_kit import SiteCluster
 from tests.pg import Cluster
 
 StartCluster = Callable[..., ToyCluster]
+StartSite = Callable[..., SiteCluster]
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +39,12 @@ def start_cluster(tmp_path: Path, toy_url: str) -> StartCluster:
         return ToyCluster(tmp_path, toy_url, **environment)
 
     return make
+
+
+@pytest.fixture
+def start_site(site_env: dict[str, str], tmp_path: Path) -> StartSite:
+    """Makes a cluster of two real workers on the test's database; keywords go to its environment.
+
+    Several of them are several hosts: they share the database and the sink.
+    """
+    return lambda **more: SiteCluster(tmp_path, site_env, **more)

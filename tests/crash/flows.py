@@ -50,3 +50,38 @@ def end(ctx: Any) -> Any:
     """The last unit."""
     note_attempt(ctx)
     return {"ended": True}
+
+
+class Gate(Pace):
+    """`work` waits for the file `go-N` beside the sink, N being the attempt."""
+
+    fails: bool = False
+
+
+gated = Workflow("gated", input=Gate)
+gated.step(begin, name="begin")
+
+
+@gated.step(name="work")
+def work_when_let(ctx: Any) -> Any:
+    """Pays 40 before it waits and 60 after it, whatever ends it; the first attempt may fail."""
+    note_attempt(ctx)
+    pay(ctx, 40)
+    try:
+        while not Path(f"{ctx.input.sink}.go-{ctx.attempt}").exists():
+            time.sleep(0.02)
+    finally:
+        pay(ctx, 60)
+    if ctx.input.fails and ctx.attempt == 1:
+        raise RuntimeError("late")
+    return {"attempt": ctx.attempt}
+
+
+gated.step(end, name="end")
+
+
+def pay(ctx: Any, tokens: int) -> None:
+    """The provider's own list, one line a call, and then the ledger's."""
+    with Path(f"{ctx.input.sink}.bill").open("a") as bill:
+        bill.write(f"{tokens}\n")
+    ctx.spend(tokens_in=tokens)

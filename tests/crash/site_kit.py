@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from django.db import connection
+
 from ledger.models import StepOutput, Task
 from ledger.transitions.submit import submit_task
-from ledger.workflows import registered
-from tests.crash.cluster_kit import MARK, ToyCluster, wait_for
+from ledger.workflows import Workflow, registered
+from tests.crash.cluster_kit import MARK, SIGCONT, SIGSTOP, ToyCluster, wait_for
 from tests.crash.flows import paced
 from tests.factories import CLIENT
 
@@ -44,11 +48,11 @@ class SiteCluster(ToyCluster):
         self.environment |= {name: str(value) for name, value in more.items()}
         self.database = _NoDatabase()  # type: ignore[assignment]
 
-    def submit(self, **pace: Any) -> Task:
+    def submit(self, workflow: Workflow = paced, **pace: Any) -> Task:
         """A task whose attempts write to this cluster's sink."""
-        with registered(paced):
+        with registered(workflow):
             task, _ = submit_task(
-                workflow=paced, input={"sink": str(self.sink), **pace}, actor=CLIENT
+                workflow=workflow, input={"sink": str(self.sink), **pace}, actor=CLIENT
             )
         return task
 
@@ -56,6 +60,14 @@ class SiteCluster(ToyCluster):
         """Both workers run tasks, as if nothing had been."""
         for task in [self.submit(seconds=0.1, turns=1) for _ in range(4)]:
             wait_for_status(task, "completed")
+
+    def let_go(self, attempt: int) -> None:
+        """Open the gate of `gated` for that attempt."""
+        Path(f"{self.sink}.go-{attempt}").touch()
+
+    def read_bill(self) -> int:
+        """What the provider of `gated` charged."""
+        return sum(map(int, Path(f"{self.sink}.bill").read_text().split()))
 
     def read_sink(self, step: str = "", turn: int | None = None) -> list[Noted]:
         """The attempts so far, of one step and turn if given."""
@@ -76,6 +88,11 @@ class SiteCluster(ToyCluster):
 class _NoDatabase:
     def close(self) -> None:
         """Django's own connection is the test's."""
+
+
+def read_kinds(task: Task) -> list[str]:
+    """The events of a task, in the order of the record."""
+    return list(task.events.values_list("kind", flat=True))
 
 
 def wait_for_status(task: Task, status: str) -> Task:
@@ -99,3 +116,33 @@ def assert_whole(task: Task, turns: int) -> None:
     assert units == [("begin", 0), *(("work", n) for n in range(turns)), ("end", 0)]
     seqs = [*task.outputs.values_list("seq", flat=True), *task.events.values_list("seq", flat=True)]
     assert sorted(seqs) == list(range(1, task.event_seq + 1))
+
+
+def stop_outside_of_a_write(cluster: SiteCluster, pid: int | None = None) -> None:
+    """SIGSTOP to one process or to all, but on SQLite not in the instant in which one of them holds
+    the file's only lock.
+
+    Then nobody could write until it goes on or dies: the price of a file (docs/reliability.md).
+    """
+
+    def send(signum: int) -> None:
+        cluster.signal_group(signum) if pid is None else cluster.signal(signum, pid)
+
+    for _ in range(50):
+        send(SIGSTOP)
+        if connection.vendor != "sqlite" or can_write(within=0.2):
+            return
+        send(SIGCONT)
+        assert can_write(within=30)
+    raise AssertionError("it holds the lock each time")
+
+
+def can_write(within: float) -> bool:
+    """Whether another process gets the write lock of the SQLite file in so many seconds."""
+    name = connection.settings_dict["NAME"]
+    with contextlib.closing(sqlite3.connect(name, timeout=within)) as other:
+        try:
+            other.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        return True

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from django.db import connection
 
-from ledger.models import Task
 from ledger.transitions import operators
-from tests.crash.cluster_kit import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, wait_for
-from tests.crash.site_kit import SiteCluster, assert_whole, wait_for_status
+from tests.crash.cluster_kit import SIGCONT, SIGKILL, SIGTERM, wait_for
+from tests.crash.conftest import StartSite
+from tests.crash.site_kit import assert_whole, read_kinds, stop_outside_of_a_write, wait_for_status
 from tests.factories import OPERATOR
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db(transaction=True)]
-
-StartSite = Callable[..., SiteCluster]
-
-
-@pytest.fixture
-def start_site(site_env: dict[str, str], tmp_path: Path) -> StartSite:
-    """Makes a cluster of two real workers; keywords go to its environment."""
-    return lambda **more: SiteCluster(tmp_path, site_env, **more)
-
-
-def kinds(task: Task) -> list[str]:
-    return list(task.events.values_list("kind", flat=True))
 
 
 def test_a_killed_workers_unit_runs_again_soon_after_its_lease_is_over(
@@ -48,7 +31,7 @@ def test_a_killed_workers_unit_runs_again_soon_after_its_lease_is_over(
         cluster.signal(SIGTERM)
         assert cluster.wait_for_exit() == 0
     assert_whole(task, 2)
-    assert kinds(task) == ["submitted", "reclaimed", "completed"]
+    assert read_kinds(task) == ["submitted", "reclaimed", "completed"]
     assert task.attempts == 0
 
 
@@ -66,7 +49,7 @@ def test_a_stop_stores_the_unit_in_hand_and_charges_nobody(
     assert task.status == "queued"
     assert task.outputs.count() == attempts, "what was begun is stored"
     assert (task.attempts, task.reclaims, task.releases) == (0, 0, 0)
-    assert kinds(task) == ["submitted"]
+    assert read_kinds(task) == ["submitted"]
     with start_site() as cluster:
         wait_for_status(task, "completed")
         cluster.signal(SIGTERM)
@@ -83,32 +66,7 @@ def test_a_unit_longer_than_the_drain_is_given_back_uncharged(start_site: StartS
         assert cluster.wait_for_exit() == 0
     task.refresh_from_db()
     assert (task.status, task.attempts, task.releases) == ("queued", 0, 1)
-    assert kinds(task) == ["submitted", "released"]
-
-
-def stop_outside_of_a_write(cluster: SiteCluster, pid: int) -> None:
-    """SIGSTOP, but on SQLite not in the instant in which its guardian holds the file's only lock.
-
-    Then nobody could write until it goes on or dies: the price of a file (docs/reliability.md).
-    """
-    for _ in range(50):
-        cluster.signal(SIGSTOP, pid)
-        if connection.vendor != "sqlite" or can_write(within=0.2):
-            return
-        cluster.signal(SIGCONT, pid)
-        assert can_write(within=30)
-    raise AssertionError("it holds the lock each time")
-
-
-def can_write(within: float) -> bool:
-    """Whether another process gets the write lock of the SQLite file in so many seconds."""
-    name = connection.settings_dict["NAME"]
-    with contextlib.closing(sqlite3.connect(name, timeout=within)) as other:
-        try:
-            other.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return False
-        return True
+    assert read_kinds(task) == ["submitted", "released"]
 
 
 def test_a_worker_that_slept_past_its_lease_can_write_nothing(start_site: StartSite) -> None:
@@ -119,8 +77,8 @@ def test_a_worker_that_slept_past_its_lease_can_write_nothing(start_site: StartS
         cluster.wait_for_attempts(2, "work")
         wait_for_status(task, "completed")
         cluster.signal(SIGCONT, first.pid)
-        wait_for("the late write is refused", lambda: "stale_write_refused" in kinds(task))
-        assert kinds(task).count("stale_write_refused") == 1
+        wait_for("the late write is refused", lambda: "stale_write_refused" in read_kinds(task))
+        assert read_kinds(task).count("stale_write_refused") == 1
         other = cluster.submit(seconds=0.01, turns=1)
         wait_for_status(other, "completed")
         cluster.signal(SIGTERM)
@@ -144,7 +102,7 @@ def test_stop_now_ends_the_unit_and_frees_its_worker(start_site: StartSite) -> N
         cluster.signal(SIGTERM)
         assert cluster.wait_for_exit() == 0
     for task in tasks:
-        assert kinds(task) == ["submitted", "cancel_requested", "cancelled"]
+        assert read_kinds(task) == ["submitted", "cancel_requested", "cancelled"]
 
 
 def test_tasks_of_two_workers_survive_a_storm_of_kills(start_site: StartSite) -> None:
