@@ -91,6 +91,7 @@ class ToyCluster:
     """`manage.py qcluster` in a session of its own. Leaving the block kills whatever is left."""
 
     command: tuple[str, ...] = ("-m", "django", "qcluster", "--workers", "2")
+    workers = 2
 
     def __init__(self, folder: Path, url: str, **environment: str | float) -> None:
         self.database = ToyDatabase(url)
@@ -119,7 +120,7 @@ class ToyCluster:
             )
         self.pid = self.process.pid
         try:
-            wait_for("two workers run", self._has_started)
+            wait_for("its workers run", self._has_started)
         except BaseException:
             self.__exit__("failed", None, None)
             raise
@@ -127,7 +128,7 @@ class ToyCluster:
 
     def _has_started(self) -> bool:
         assert self.process.poll() is None, "the cluster ended at once"
-        return len(self.list_pids("worker")) == 2
+        return len(self.list_pids("worker")) == self.workers
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         for process in self.find_living():

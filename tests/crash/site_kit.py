@@ -31,7 +31,7 @@ class Noted(NamedTuple):
 class SiteCluster(ToyCluster):
     """`manage.py qcluster`, two workers, a lease of 3 s. Leaving the block kills what is left."""
 
-    command = ("manage.py", "qcluster", "--workers", "2")
+    command = ("manage.py", "qcluster")
 
     def __init__(self, folder: Path, environment: dict[str, str], **more: str | float) -> None:
         self.mark = uuid.uuid4().hex
@@ -44,8 +44,10 @@ class SiteCluster(ToyCluster):
             "LONGWATCH_LEASE_SECONDS": "3",
             "LONGWATCH_HEARTBEAT_SECONDS": "1",
             "LONGWATCH_DRAIN_SECONDS": "60",
+            "LONGWATCH_WORKERS": "2",
         }
         self.environment |= {name: str(value) for name, value in more.items()}
+        self.workers = int(self.environment["LONGWATCH_WORKERS"])
         self.database = _NoDatabase()  # type: ignore[assignment]
 
     def submit(self, workflow: Workflow = paced, **pace: Any) -> Task:
