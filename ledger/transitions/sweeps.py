@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
-from django.db import connection
+from django.db import OperationalError, connection
 from django.db.models import F, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
@@ -65,8 +66,13 @@ def reclaim_task(task_id: UUID, lease_seconds: float) -> str | None:
 
     Returns the new status, or None when the lease lives or somebody else was here. Not a repair:
     the same unit runs again. Counted here, by a sweeper that survives, and never by the worker.
+    Raises OperationalError after waiting for SQLite's lock for more than a heartbeat: meanwhile
+    no holder could beat, so its lease is over by another program's fault.
     """
+    asked = time.monotonic()
     with lock_if_free(task_id) as found:
+        if time.monotonic() - asked > conf.load().heartbeat_seconds:
+            raise OperationalError("the lock came late; the holders of leases beat first")
         if found is None:
             return None
         task, now = found
