@@ -16,7 +16,8 @@ class LedgerConfig(AppConfig):
     def ready(self) -> None:
         """Check the tunables once, at start: a bad one must not first show up in a worker."""
         from ledger import conf
-        from ledger.checks import check_project
+        from ledger.checks import CHECKS
 
         conf.load()
-        checks.register(check_project)
+        for check in CHECKS:
+            checks.register(check)

@@ -5,26 +5,19 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
+from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, InterfaceError, connection
 from django.db.migrations.executor import MigrationExecutor
 
-from ledger import blobs, clock, conf, queries, registry, sql
+from ledger import blobs, checks, conf, queries, registry, sql
 from ledger.management.terminal import explain_database_error
-
-LARGEST_SKEW = 2.0
-"""Seconds between this machine's clock and the database's from which on people are misled."""
 
 LEAST_FREE = 1 << 30
 """Bytes of disk below which an artifact may not fit."""
-
-NETWORK = ("nfs", "cifs", "smb", "9p", "virtiofs", "fuse.sshfs", "ceph", "glusterfs")
-"""File systems on which SQLite's WAL, which is shared memory, corrupts the file."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +31,12 @@ class Finding:
 
 def diagnose() -> list[Finding]:
     """Every look, in order; without a database only what needs none."""
-    found = [*_look_at_database(), *_look_at_store(), *_look_at_workflows()]
+    found = [
+        *_look_at_database(),
+        *_look_at_project(),
+        *_look_at_store(),
+        *_look_at_workflows(),
+    ]
     if not found[0].cure:
         found += [finding for look in _NEEDS_TABLES for finding in _try(look)]
     return found
@@ -64,21 +62,17 @@ def _look_at_database() -> list[Finding]:
     if missing:
         names = ", ".join(f"{migration.app_label}.{migration.name}" for migration, _ in missing[:3])
         return [Finding("database", f"lacks migrations: {names}", "Run `manage.py migrate`.")]
-    found = [Finding("database", f"{name}, {place['NAME']}")]
-    if connection.vendor == "sqlite":
-        kind = _find_file_system(Path(place["NAME"]))
-        if kind.startswith(NETWORK):
-            cure = "Move the file to a local disk, or use PostgreSQL (LONGWATCH_DATABASE_URL)."
-            found.append(Finding("disk", f"the SQLite file lies on {kind}", cure))
-    return found
+    return [Finding("database", f"{name}, {place['NAME']}")]
 
 
-def _find_file_system(path: Path) -> str:
-    """The type of the file system that holds `path`; empty where that can't be told."""
-    mounts = [
-        part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)
-    ]
-    return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else ""
+def _look_at_project() -> list[Finding]:
+    """The system checks, which the workers' start goes by too."""
+    found = [_show(message) for check in checks.CHECKS for message in check()]
+    return found or [Finding("settings", "fit")]
+
+
+def _show(message: CheckMessage) -> Finding:
+    return Finding("settings", f"{message.msg} ({message.id})", str(message.hint))
 
 
 def _look_at_store() -> list[Finding]:
@@ -112,14 +106,10 @@ def _look_at_workflows() -> list[Finding]:
 
 
 def _look_at_clock() -> list[Finding]:
-    began = time.time()
-    there = clock.read().timestamp()
-    ended = time.time()
-    skew = max(began - there, there - ended, 0.0)
-    if skew <= LARGEST_SKEW:
-        return [Finding("clock", "agrees with the database's")]
-    cure = "Set both by NTP. Leases go by the database's clock and are safe; logs mislead."
-    return [Finding("clock", f"is {skew:.0f} s away from the database's", cure)]
+    skew = checks.read_skew()
+    if found := checks.check_skew(skew):
+        return [Finding("clock", f"is {skew:.0f} s away from the database's", str(found[0].hint))]
+    return [Finding("clock", "agrees with the database's")]
 
 
 def _look_at_workers() -> list[Finding]:

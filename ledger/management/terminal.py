@@ -6,7 +6,7 @@ import getpass
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, InterfaceError
@@ -24,7 +24,7 @@ EXIT_CODES = {states.COMPLETED: 0, states.FAILED: 3, states.DEAD: 4, states.CANC
 class LedgerCommand(BaseCommand):
     """A command whose refusals are one line that names the cure, never a traceback."""
 
-    requires_system_checks: list[str] = []
+    requires_system_checks: list[str] | Literal["__all__"] = []
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Run `handle`; CommandError for what the ledger or the database refuses."""

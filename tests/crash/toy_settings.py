@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness_site.env import parse_database
 
-SECRET_KEY = "toy"
+SECRET_KEY = "a toy, but a long one, as no other is let start"
 USE_TZ = True
 BASE_DIR = Path(os.environ["TOY_DIR"])
 DATABASES = {"default": parse_database(os.environ["TOY_DATABASE_URL"], BASE_DIR)}

@@ -17,6 +17,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from dashboard.login import LINK_SECONDS, make_link
 from ledger import client
+from ledger.checks import check_workers
 from ledger.cluster import start_companion, supervise
 from ledger.errors import LedgerError
 from ledger.events import Actor
@@ -39,6 +40,8 @@ class Command(LedgerCommand):
         "workers. Ctrl-C or SIGTERM drains both; a later second one gives leases back at once."
     )
 
+    requires_system_checks = "__all__"
+
     def add_arguments(self, parser: CommandParser) -> None:
         """Port, workers, demo."""
         parser.add_argument("--port", type=int, default=int(os.environ.get("PORT") or 8000))
@@ -53,6 +56,8 @@ class Command(LedgerCommand):
         _check_port(port)
         url = _choose_url(port)
         call_command("migrate", interactive=False, verbosity=0)
+        for warning in check_workers():
+            self.hint(str(warning))
         if not settings.DEBUG:
             call_command("collectstatic", interactive=False, verbosity=0)
         if not options["no_demo"]:

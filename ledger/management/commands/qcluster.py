@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from ledger.checks import check_workers
 from ledger.cluster import supervise
 
 
@@ -27,4 +28,6 @@ class Command(BaseCommand):
         workers: int | None = options["workers"]
         if workers is not None and workers < 1:
             raise CommandError(f"--workers is {workers}; it takes a number from 1.")
+        for warning in check_workers():
+            self.stderr.write(str(warning))
         sys.exit(supervise(workers))
