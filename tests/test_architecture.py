@@ -27,7 +27,7 @@ DELETES: dict[str, str] = {
 READS_THE_CLOCK = (
     "ledger/clock.py",
     "dashboard/templatetags/",  # "3 min ago" is display
-    "ledger/management/diagnosis.py",  # compares the two clocks
+    "ledger/checks.py",  # compares the two clocks
 )
 
 
