@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.chaos.__main__ import read_commit, say, set_django_up
 from tests.chaos.fleet import WORKER, Fleet, make_environment
 from tests.chaos.journal import Folder, Line
+from tests.chaos.report import make_rule
 from tests.chaos.schedule import FAULTS
 from tests.chaos.stages import STAGES
 from tests.crash.cluster_kit import wait_for
@@ -88,8 +89,11 @@ def make_parser(module: str, count: int, at_once: int) -> argparse.ArgumentParse
     return parser
 
 
-def report(measure: Callable[[argparse.Namespace], list[tuple[str, bool]]],
-           options: argparse.Namespace, head: str) -> int:  # fmt: skip
+def report_on(
+    measure: Callable[[argparse.Namespace], Iterator[tuple[str, bool]]],
+    options: argparse.Namespace,
+    head: str,
+) -> int:
     """Measure, print the rows of the table, append those that held; 1 if one did not."""
     print(head)
     print(make_rule(head))
@@ -103,11 +107,6 @@ def report(measure: Callable[[argparse.Namespace], list[tuple[str, bool]]],
             with options.row.open("a") as file:
                 file.write(row + "\n")
     return failed
-
-
-def make_rule(head: str) -> str:
-    """The line below a table's head."""
-    return "|" + " --- |" * (head.count("|") - 1)
 
 
 def say_progress(text: str) -> None:

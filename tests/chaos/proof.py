@@ -1,82 +1,114 @@
-"""`python -m tests.chaos.proof`: the long runs, and their rows in docs/reliability.md.
+"""`python -m tests.chaos.proof`: the long runs and the measurements, and their rows in
+docs/reliability.md.
 
-About an hour on a machine of two cores: PostgreSQL 1,000 kills and 200 faults (22 min), SQLite 500
-and 100 (16 min), then the state machine under hypothesis (20 min).
+Over an hour on a quiet machine of two cores; `--only` picks parts by name.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from tests.chaos import report, rerun, stops
 from tests.chaos.__main__ import read_commit, say
-from tests.chaos.report import HEAD, RULE
+from tests.chaos.report import make_rule
 from tests.conftest import ROOT
 from tests.rings import provide
 
 REPORT = ROOT / "docs" / "reliability.md"
-AMOUNTS = {"postgresql": (1000, 200), "sqlite": (500, 100)}
-"""Kills and faults."""
-MINUTES = {"postgresql": 22, "sqlite": 16, "hypothesis": 20}
-PACE = ("--clusters=3", "--pace=1,6,4")
-BEGIN, END = "<!-- runs -->", "<!-- /runs -->"
+HEADS = {"runs": report.HEAD, "reruns": rerun.HEAD, "stops": stops.HEAD}
+"""The tables, by the comments around them."""
+HYPOTHESIS = "hypothesis"
 
 
-def run_chaos(database: str, seed: int, scale: float) -> str | None:
-    """The run's row for the table; None if it failed, or was left out."""
-    kills, faults = (max(1, int(amount * scale)) for amount in AMOUNTS[database])
-    with tempfile.TemporaryDirectory(prefix="lw-proof-", dir="/tmp") as folder:
-        row = Path(folder) / "row"
-        command = [sys.executable, "-m", "tests.chaos", f"--database={database}", f"--seed={seed}"]
-        command += [f"--kills={kills}", f"--faults={faults}", f"--row={row}", *PACE]
-        done = subprocess.run(command, cwd=ROOT).returncode == 0
-        return row.read_text().strip() if done and row.exists() else None
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One command whose rows go to one table."""
+
+    name: str
+    minutes: float
+    table: str
+    module: str
+    amounts: dict[str, int]
+    """Options that say how much of it."""
+    options: tuple[str, ...] = ()
+
+    def run(self, seed: int, scale: float) -> list[str]:
+        """Its rows; none if it failed."""
+        command = [sys.executable, "-m", self.module, f"--seed={seed}", *self.options]
+        command += [f"--{name}={max(1, int(n * scale))}" for name, n in self.amounts.items()]
+        with tempfile.TemporaryDirectory(prefix="lw-proof-", dir="/tmp") as folder:
+            row = Path(folder) / "row"
+            done = subprocess.run([*command, f"--row={row}"], cwd=ROOT).returncode == 0
+            return row.read_text().splitlines() if done and row.exists() else []
 
 
-def run_hypothesis() -> str | None:
-    """One sentence about the long run of the state machine on both databases; None if it failed."""
-    took = []
+def _list_parts() -> tuple[Part, ...]:
+    pace = ("--clusters=3", "--pace=1,6,4")
+    chaos = {"postgresql": (22, 1000, 200), "sqlite": (16, 500, 100)}
+    parts = []
+    for name, (minutes, kills, faults) in chaos.items():
+        amounts = {"kills": kills, "faults": faults}
+        options = (f"--database={name}", *pace)
+        parts.append(Part(f"chaos-{name}", minutes, "runs", "tests.chaos", amounts, options))
+    for name in chaos:
+        on, count = (f"--database={name}",), {"count": 100}
+        parts.append(Part(f"rerun-{name}", 5, "reruns", "tests.chaos.rerun", count, on))
+        parts.append(Part(f"stops-{name}", 9, "stops", "tests.chaos.stops", count, on))
+    return tuple(parts)
+
+
+PARTS = _list_parts()
+
+
+def run_hypothesis() -> bool:
+    """Whether the long run of the state machine on both databases held."""
     for ring in ("sqlite", "postgresql"):
-        began = time.monotonic()
         command = [sys.executable, "-m", "pytest", "-q", "tests/ledger/test_machine.py"]
         with provide(ring) as environment:
             environment = {**environment, "LONGWATCH_TEST_PROOF": "1"}
             if subprocess.run(command, cwd=ROOT, env=environment).returncode:
-                return None
-        took.append(f"{ring} {(time.monotonic() - began) / 60:.0f} min")
-    return f"the state machine held: {', '.join(took)}"
+                return False
+    return True
 
 
-def append_rows(rows: list[str], text: str) -> str:
-    """The report with the rows added at the end of its table."""
-    before, _, rest = text.partition(BEGIN)
-    table, _, after = rest.partition(END)
-    lines = table.strip().splitlines() or [HEAD, RULE]
-    return f"{before}{BEGIN}\n" + "\n".join([*lines, *rows]) + f"\n{END}{after}"
+def append_rows(rows: list[str], text: str, table: str) -> str:
+    """The report with the rows added at the end of that table."""
+    begin, end = f"<!-- {table} -->", f"<!-- /{table} -->"
+    before, _, rest = text.partition(begin)
+    found, _, after = rest.partition(end)
+    lines = found.strip().splitlines() or [HEADS[table], make_rule(HEADS[table])]
+    return f"{before}{begin}\n" + "\n".join([*lines, *rows]) + f"\n{end}{after}"
 
 
 def main() -> int:
-    """0 when everything held; the rows are written either way, as far as there are any."""
+    """0 when everything held; the rows of what held are written either way, part by part."""
+    names = [*(part.name for part in PARTS), HYPOTHESIS]
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.proof")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--scale", type=float, default=1.0, help="of the amounts, for a try")
-    parser.add_argument("--without-hypothesis", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
     options = parser.parse_args()
-    minutes = {name: n for name, n in MINUTES.items()
-               if name != "hypothesis" or not options.without_hypothesis}  # fmt: skip
-    say(f"proof of {read_commit()}: about {sum(minutes.values()) * options.scale:.0f} min, "
-        + ", ".join(f"{name} {n * options.scale:.0f}" for name, n in minutes.items()))  # fmt: skip
-    rows = {name: run_chaos(name, options.seed, options.scale) for name in AMOUNTS}
-    said = "" if options.without_hypothesis else run_hypothesis()
-    REPORT.write_text(append_rows([row for row in rows.values() if row], REPORT.read_text()))
-    for name, row in rows.items():
-        say(row or f"FAILED {name}: see above; no row is written")
-    say("FAILED: the state machine" if said is None else said)
-    return int(said is None or None in rows.values())
+    parts = [part for part in PARTS if part.name in options.only]
+    minutes = sum(part.minutes * options.scale for part in parts)
+    minutes += 20 * (HYPOTHESIS in options.only)
+    say(f"proof of {read_commit()}: about {minutes:.0f} min, {', '.join(options.only)}")
+    failed = []
+    for part in parts:
+        rows = part.run(options.seed, options.scale)
+        if rows:
+            REPORT.write_text(append_rows(rows, REPORT.read_text(), part.table))
+        else:
+            failed.append(part.name)
+    if HYPOTHESIS in options.only and not run_hypothesis():
+        failed.append(HYPOTHESIS)
+    say(f"FAILED, no row is written: {', '.join(failed)}" if failed else "proof: all held")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

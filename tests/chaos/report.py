@@ -148,7 +148,11 @@ HEAD = (
     "| date | commit | database | seed | minutes | kills | claimed / step / settling | "
     "met a lease | faults | tasks | units | lost | doubled | stuck | re-run p50 / p99 |"
 )
-RULE = "|" + " --- |" * (HEAD.count("|") - 1)
+
+
+def make_rule(head: str) -> str:
+    """The line below a table's head."""
+    return "|" + " --- |" * (head.count("|") - 1)
 
 
 def write_row(f: Figures, date: str, commit: str) -> str:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from tests.chaos.ground import Ground, make_parser, open_ground, report, say_progress
+from tests.chaos.ground import Ground, make_parser, open_ground, report_on, say_progress
 from tests.chaos.report import find_quantile
 
 SLACK_SECONDS = 2.0
@@ -60,7 +60,7 @@ def main() -> int:
     parser = make_parser("rerun", count=100, at_once=2)
     parser.add_argument("--lease", type=float, default=3.0)
     parser.add_argument("--heartbeat", type=float, default=1.0)
-    return report(measure_reruns, parser.parse_args(), HEAD)
+    return report_on(measure_reruns, parser.parse_args(), HEAD)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tests.chaos.ground import (
     Ground,
     make_parser,
     open_ground,
-    report,
+    report_on,
     say_progress,
 )
 from tests.chaos.report import find_quantile
@@ -139,7 +139,7 @@ def main() -> int:
     """0 if every stop was as promised."""
     parser = make_parser("stops", count=100, at_once=5)
     parser.add_argument("--grace", type=float, default=6.0)
-    return report(measure_stops, parser.parse_args(), HEAD)
+    return report_on(measure_stops, parser.parse_args(), HEAD)
 
 
 if __name__ == "__main__":

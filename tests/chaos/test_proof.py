@@ -1,0 +1,36 @@
+"""The tables of the proof: a row goes to its own, and only what held is called so."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from tests.chaos.proof import HEADS, REPORT, append_rows
+from tests.chaos.stops import SORTS, describe_stops
+
+
+def test_a_row_goes_to_the_end_of_its_own_table() -> None:
+    text = REPORT.read_text()
+    for table in HEADS:
+        once = append_rows(["| one |"], text, table)
+        twice = append_rows(["| two |"], once, table)
+        assert f"\n| one |\n| two |\n<!-- /{table} -->" in twice
+        assert [line for line in twice.splitlines() if line not in {"| one |", "| two |"}] == [
+            line for line in append_rows([], text, table).splitlines()
+        ]
+        assert twice.count(HEADS[table]) == 1
+
+
+@pytest.mark.parametrize(
+    ("stop", "held"),
+    [((0, 5.9, True), True), ((0, 6.1, True), False), ((70, 5.9, True), False),
+     ((0, 5.9, False), False)],
+)  # fmt: skip
+def test_a_stop_is_as_promised_by_its_code_its_time_and_what_it_left(
+    stop: tuple[int, float, bool], held: bool
+) -> None:
+    options = argparse.Namespace(database="sqlite", grace=6.0)
+    row, all_held = describe_stops(options, SORTS[0], [(0, 1.0, True), stop])
+    assert all_held is held
+    assert f"| {1 + held} of 2 |" in row
