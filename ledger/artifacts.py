@@ -8,20 +8,21 @@ are artifacts too, of the media type VALUE_TYPE, and stand as `{"$artifact": id}
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import mimetypes
 import re
 from typing import TYPE_CHECKING, Any, BinaryIO
 from uuid import UUID
 
-from ledger import blobs, canonical, clock, conf, sql
+from ledger import blobs, canonical, clock, conf, queries, sql
 from ledger.durability import require_durable
 from ledger.errors import InvalidInput, NotFound, Unserialisable
 from ledger.ids import make_id
 from ledger.models import Artifact, Blob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ledger.blobs import Source, Stored
     from ledger.sql import Claimed
@@ -113,14 +114,16 @@ def write_blob_rows(stored: Iterable[Stored]) -> None:
 def find_artifact(ref: UUID | str, task_id: UUID | None) -> Artifact:
     """A task's artifact by id or (its newest) by name, or an upload by id. Raises NotFound.
 
-    Another task's artifacts are not found: a submitter may not read through a task's eyes.
+    By id also those of the tasks that it was copied from, as its outputs may name them. Another
+    task's artifacts are not found: a submitter may not read through a task's eyes.
     """
     rows = Artifact.objects.select_related("blob")
     found = None
     if isinstance(ref, UUID) or _is_id(ref):
         found = rows.filter(pk=ref).first()
         if found is not None and found.task_id not in {None, task_id}:
-            found = None
+            known = task_id is not None and found.task_id in queries.list_lineage(task_id)
+            found = found if known else None
     if found is None and task_id is not None and not isinstance(ref, UUID):
         found = rows.filter(task_id=task_id, name=ref).order_by("-created_at", "-id").first()
     if found is None:
@@ -156,15 +159,43 @@ def fit_values(
 
     Where very many small values make it large, the whole is spilled as one. Raises Unserialisable.
     """
+    return _fit(lambda part, value: spill(claimed, part, value), data, bound, name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spilled:
+    """A value whose bytes are in the store and whose row is still to be written."""
+
+    id: UUID
+    name: str
+    stored: Stored
+
+
+def fit_loose(data: dict[str, Any], bound: int, name: str) -> tuple[dict[str, Any], list[Spilled]]:
+    """`fit_values` for a task that nobody holds; the caller records what was spilled."""
+    spilled: list[Spilled] = []
+
+    def spill_loose(part: str, value: Any) -> dict[str, str]:
+        label = _name_value(part)
+        stored = store_bytes(label, canonical.dump_json(value, part))
+        spilled.append(Spilled(make_id(), label, stored))
+        return {REFERENCE: str(spilled[-1].id)}
+
+    return _fit(spill_loose, data, bound, name), spilled
+
+
+def _fit(
+    spill: Callable[[str, Any], dict[str, str]], data: dict[str, Any], bound: int, name: str
+) -> dict[str, Any]:
     sizes = {key: len(canonical.dump_json(part, f"{name}.{key}")) for key, part in data.items()}
     total = len(canonical.dump_json(data, name))
     fitted = dict(data)
     for key in sorted(sizes, key=lambda key: sizes[key], reverse=True):
         if total <= bound or sizes[key] <= SMALL_VALUE:
             break
-        fitted[key] = spill(claimed, f"{name}.{key}", data[key])
+        fitted[key] = spill(f"{name}.{key}", data[key])
         total -= sizes[key] - len(canonical.dump_json(fitted[key]))
-    return fitted if total <= bound else dict(spill(claimed, name, data))
+    return fitted if total <= bound else dict(spill(name, data))
 
 
 def resolve(value: Any, task_id: UUID) -> Any:
@@ -190,10 +221,10 @@ def open_whole(data: dict[str, Any], task_id: UUID) -> dict[str, Any]:
 
 
 def _open_value(reference: dict[str, Any], task_id: UUID) -> Any:
-    found = Artifact.objects.filter(
-        pk=reference[REFERENCE], task_id=task_id, media_type=VALUE_TYPE
-    ).first()
-    if found is None:
+    found = Artifact.objects.filter(pk=reference[REFERENCE], media_type=VALUE_TYPE).first()
+    if found is None or (
+        found.task_id != task_id and found.task_id not in queries.list_lineage(task_id)
+    ):
         return reference
     with open_content(found) as file:
         return json.load(file)

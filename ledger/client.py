@@ -16,6 +16,7 @@ from ledger.errors import InvalidInput
 from ledger.events import Actor
 from ledger.models import Approval
 from ledger.transitions.approvals import decide_approval
+from ledger.transitions.forks import fork_task
 from ledger.transitions.operators import cancel_task
 from ledger.transitions.submit import submit_task, submit_tasks
 from ledger.workflows import Workflow
@@ -86,6 +87,27 @@ def get(task_id: UUID | str) -> dict[str, Any]:
 def cancel(task_id: UUID | str, reason: str = "", *, actor: Actor = SYSTEM) -> None:
     """Ask a task to end; at once unless a worker holds it. Raises TaskNotFound, WrongStatus."""
     cancel_task(UUID(str(task_id)), actor=actor, reason=reason)
+
+
+def fork(
+    task_id: UUID | str,
+    from_step: str | int,
+    input: Any = None,
+    key: str | None = None,
+    *,
+    actor: Actor = SYSTEM,
+    version: str | None = None,
+    reason: str = "",
+) -> UUID:
+    """The id of a copy of a task in any status, queued at `from_step`; see `fork_task`.
+
+    Raises TaskNotFound, UnknownWorkflow, UnknownStep, InvalidInput, IdempotencyConflict.
+    """
+    copy, _ = fork_task(
+        task_id, from_step=from_step, input=input, key=key, actor=actor, version=version,
+        reason=reason,
+    )  # fmt: skip
+    return copy.pk
 
 
 def answer(

@@ -89,6 +89,8 @@ _BY_HAND = "queued scheduled paused cancelled"
 EDGES: tuple[Edge, ...] = (
     Edge("submit_task", "", QUEUED, "client"),
     Edge("submit_task", "", SCHEDULED, "client"),
+    Edge("fork_task", "", QUEUED, "operator"),
+    *_loops("fork_task", " ".join(STATUSES), "operator"),
     *_edges("claim_task", QUEUED, RUNNING, "worker"),
     *_edges("checkpoint_unit", RUNNING, "running queued completed", "holder"),
     *_edges("settle_unit", RUNNING, "queued scheduled paused cancelled dead", "holder"),

@@ -105,6 +105,14 @@ class RepairIn(ActionIn):
     note: str = ""
 
 
+class ForkIn(ActionIn):
+    """Where the copy begins, by name or index; another input, another version of the workflow."""
+
+    from_step: str | StrictInt
+    input: dict[str, Json] | None = None
+    workflow_version: str | None = None
+
+
 class ChangeLimitsIn(LimitsIn, ActionIn):
     """New bounds, directly or as the object `limits` in the form of a submission."""
 

@@ -103,6 +103,7 @@ class TaskBrief(BaseModel):
     cancel_requested: bool
     pause_requested: bool
     parent: UUID | None
+    copied_from: UUID | None
     revision: int
     available_at: dt.datetime
     last_progress_at: dt.datetime
@@ -120,8 +121,15 @@ class TaskOut(TaskBrief):
     result: Json
 
 
+class CopiedFromOut(BaseModel):
+    """The output of another task that this one is a copy of."""
+
+    task: UUID
+    seq: int
+
+
 class OutputOut(BaseModel):
-    """The accepted output of one unit."""
+    """The accepted output of one unit; under fence 0 it was copied, or edited by a person."""
 
     seq: int
     step: StepOut
@@ -134,6 +142,8 @@ class OutputOut(BaseModel):
     finished_at: dt.datetime
     superseded: bool
     superseded_in_round: int | None
+    copied_from: CopiedFromOut | None
+    edited_by: str | None
 
 
 class SpendOut(BaseModel):

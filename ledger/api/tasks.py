@@ -12,7 +12,7 @@ from ninja import Header, Query, Router, Status
 from ledger import queries
 from ledger.access import OPERATE, READ, SUBMIT
 from ledger.api.auth import require_scope
-from ledger.api.bodies import ActionIn, BatchIn, ChangeLimitsIn, RepairIn, SubmitIn
+from ledger.api.bodies import ActionIn, BatchIn, ChangeLimitsIn, ForkIn, RepairIn, SubmitIn
 from ledger.api.longpoll import wait_for_change
 from ledger.api.schemas import (
     ArtifactOut,
@@ -26,29 +26,32 @@ from ledger.api.schemas import (
 from ledger.errors import InvalidInput
 from ledger.queries import DEFAULT_LIMIT, Page, TaskFilter
 from ledger.transitions import operators
+from ledger.transitions.forks import fork_task
 from ledger.transitions.submit import submit_task, submit_tasks
 
 router = Router(tags=["tasks"])
 
 MAX_KEY = 200
 
+Key = Annotated[str | None, Header(alias="Idempotency-Key")]
+
 
 @router.post("", response={200: TaskOut, 201: TaskOut})
 def submit(
-    request: HttpRequest,
-    body: SubmitIn,
-    idempotency_key: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
+    request: HttpRequest, body: SubmitIn, idempotency_key: Key = None
 ) -> Status[dict[str, Any]]:
     """Submit a task. With an `Idempotency-Key` the same body gives the same task, with 200."""
     actor = require_scope(request, SUBMIT)
-    if idempotency_key is not None and not (
-        1 <= len(idempotency_key) <= MAX_KEY and idempotency_key.isprintable()
-    ):
-        raise InvalidInput("Idempotency-Key", f"takes 1 to {MAX_KEY} printable characters.")
+    _check_key(idempotency_key)
     given = _read_submission(body)
     given["workflow"] = queries.find_workflow(body.workflow, body.workflow_version)
     task, created = submit_task(**given, key=idempotency_key, actor=actor)
     return Status(201 if created else 200, queries.show_task(task.pk))
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and not (1 <= len(key) <= MAX_KEY and key.isprintable()):
+        raise InvalidInput("Idempotency-Key", f"takes 1 to {MAX_KEY} printable characters.")
 
 
 @router.post("/batch", response={200: PageOut[TaskBrief], 201: PageOut[TaskBrief]})
@@ -204,6 +207,29 @@ def repair(request: HttpRequest, task_id: UUID, body: RepairIn) -> dict[str, Any
     return _act(
         request, task_id, operators.restart_task, body, to_step=body.to_step, note=body.note
     )
+
+
+@router.post("/{task_id}/fork", response={200: TaskOut, 201: TaskOut})
+def fork(
+    request: HttpRequest, task_id: UUID, body: ForkIn, idempotency_key: Key = None
+) -> Status[dict[str, Any]]:
+    """A new task with copies of the outputs before a step; the original stays as it is.
+
+    From any status. With an `Idempotency-Key` the same body gives the same copy, with 200.
+    """
+    actor = require_scope(request, OPERATE)
+    _check_key(idempotency_key)
+    copy, created = fork_task(
+        task_id,
+        from_step=body.from_step,
+        actor=actor,
+        input=body.input,
+        version=body.workflow_version,
+        key=idempotency_key,
+        reason=body.reason,
+        revision=body.revision,
+    )
+    return Status(201 if created else 200, queries.show_task(copy.pk))
 
 
 @router.post("/{task_id}/limits", response=TaskOut)

@@ -9,7 +9,11 @@ from ledger.models.task import Task
 
 
 class StepOutput(models.Model):
-    """The accepted output of one unit. A restart supersedes it, nothing deletes it."""
+    """The accepted output of one unit. A restart supersedes it, nothing deletes it.
+
+    Fence 0 says that no worker stored it: it is a copy, and `copied_from` is `{task, seq}` of the
+    output it was taken from, or an edit, and `worker` is the actor who made it.
+    """
 
     task = models.ForeignKey(Task, models.PROTECT, related_name="outputs", db_index=False)
     seq = models.BigIntegerField()
@@ -27,6 +31,7 @@ class StepOutput(models.Model):
     log_tail = models.TextField(blank=True, default="")
     workspace = models.CharField(max_length=64, blank=True, default="")
     superseded_in_round = models.IntegerField(null=True)
+    copied_from = models.JSONField(null=True)
 
     class Meta:
         db_table = "longwatch_step_output"

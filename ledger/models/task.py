@@ -111,6 +111,9 @@ class Task(models.Model):
         "self", models.PROTECT, null=True, blank=True, related_name="children", db_index=False
     )
     children_open = models.IntegerField(default=0)
+    copied_from = models.ForeignKey(
+        "self", models.PROTECT, null=True, blank=True, related_name="copies", db_index=False
+    )
     event_seq = models.BigIntegerField(default=0)
     revision = models.BigIntegerField(default=1)
     beat = models.BigIntegerField(default=0)
@@ -157,6 +160,11 @@ class Task(models.Model):
                 fields=["parent"],
                 condition=Q(parent__isnull=False),
                 name="longwatch_task_parent",
+            ),
+            models.Index(
+                fields=["copied_from"],
+                condition=Q(copied_from__isnull=False),
+                name="longwatch_task_copied",
             ),
             models.Index(fields=["created_at", "id"], name="longwatch_task_created"),
             models.Index(fields=["status", "created_at", "id"], name="longwatch_task_status"),

@@ -81,7 +81,14 @@ def show_output(row: StepOutput) -> dict[str, Any]:
         "finished_at": row.finished_at,
         "superseded": row.superseded_in_round is not None,
         "superseded_in_round": row.superseded_in_round,
+        "copied_from": row.copied_from,
+        "edited_by": row.worker if is_edit(row) else None,
     }
+
+
+def is_edit(row: StepOutput) -> bool:
+    """True for an output that a person wrote in place of a worker's."""
+    return row.fence == 0 and row.copied_from is None
 
 
 def show_event(row: Event) -> dict[str, Any]:
@@ -103,7 +110,7 @@ def _show_checkpoint(row: StepOutput) -> dict[str, Any]:
         "seq": row.seq,
         "at": row.finished_at,
         "kind": CHECKPOINT,
-        "actor": {"kind": "worker", "id": row.worker},
+        "actor": split_actor(row.worker) if is_edit(row) else {"kind": "worker", "id": row.worker},
         "step": row.step_name,
         "turn": row.turn,
         "fence": row.fence,

@@ -95,7 +95,7 @@ def list_runs(workflow: str, version: str, limit: int = 20) -> list[float]:
     latest = Task.objects.filter(finished_at__isnull=False).order_by("-finished_at")
     rows = Task.objects.filter(
         pk__in=latest.values("pk")[:RUNS_READ], status=states.COMPLETED, workflow=workflow,
-        workflow_version=version, wall_left__isnull=False,
+        workflow_version=version, wall_left__isnull=False, copied_from__isnull=True,
     )  # fmt: skip
     used = rows.annotate(used=F("limit_wall") - F("wall_left")).order_by("-finished_at")
     return [max(0.0, seconds) for seconds in used.values_list("used", flat=True)[:limit]]

@@ -133,6 +133,15 @@ def read_revision(task_id: UUID) -> int:
     return revision
 
 
+def list_lineage(task_id: UUID) -> list[UUID]:
+    """The task and those that it was copied from, one from the other, the nearest first."""
+    found = [task_id]
+    sources = Task.objects.values_list("copied_from", flat=True)
+    while source := sources.filter(pk=found[-1]).first():
+        found.append(source)
+    return found
+
+
 def list_tasks(
     wanted: TaskFilter | None = None, *, limit: int = DEFAULT_LIMIT, cursor: str = ""
 ) -> Page[dict[str, Any]]:
@@ -205,6 +214,7 @@ def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]
         "cancel_requested": row.cancel_requested,
         "pause_requested": row.pause_requested,
         "parent": str(row.parent_id) if row.parent_id else None,
+        "copied_from": str(row.copied_from_id) if row.copied_from_id else None,
         "revision": row.revision,
         "available_at": row.available_at,
         "last_progress_at": row.last_progress_at,

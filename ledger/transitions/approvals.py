@@ -227,12 +227,7 @@ def expire_approval(approval_id: UUID) -> bool:
 def _apply(request: Approval, task: Task, now: dt.datetime, edge: str) -> None:
     """Move a waiting task where the closed `request` leads."""
     Approval.objects.filter(pk=request.pk).update(applied_at=now)
-    answer = {
-        "decision": request.decision or request.status, "values": request.values,
-        "comment": request.comment, "by": request.decided_by, "approval": str(request.id),
-        "step": request.step, "step_index": request.step_index,
-    }  # fmt: skip
-    fields: dict[str, Any] = {"answer": answer}
+    fields: dict[str, Any] = {"answer": describe_answer(request)}
     if request.status == kinds.APPROVED:
         return _go_on(request, task, now, edge, fields)
     if request.status == kinds.SENT_BACK:
@@ -245,6 +240,15 @@ def _apply(request: Approval, task: Task, now: dt.datetime, edge: str) -> None:
     if rule == "fail":
         return _end(task, now, edge, states.FAILED, states.APPROVAL_REJECTED, request, fields)
     _go_back(request, task, now, edge, fields, rule)
+
+
+def describe_answer(request: Approval) -> dict[str, Any]:
+    """What the units that a closed request led to see of it."""
+    return {
+        "decision": request.decision or request.status, "values": request.values,
+        "comment": request.comment, "by": request.decided_by, "approval": str(request.id),
+        "step": request.step, "step_index": request.step_index,
+    }  # fmt: skip
 
 
 def _end(

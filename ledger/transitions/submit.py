@@ -107,9 +107,7 @@ def draft_task(
     InvalidInput naming the field, or PayloadTooLarge.
     """
     tunables = conf.load()
-    if isinstance(input, dict):
-        _check_value("input", input, tunables.input_bytes)
-    stored_input = _check_value("input", workflow.clean_input(input), tunables.input_bytes)
+    stored_input = check_input(workflow, input)
     columns = read_columns(title, lane, priority, tags, key, max_repairs, not_before)
     columns |= limits.read_limits(_merge_limits(workflow, limits_given))
     body = {
@@ -137,7 +135,7 @@ def store_draft(draft: Draft) -> tuple[Task, bool]:
 
     Raises IdempotencyConflict.
     """
-    found = find_same(draft)
+    found = find_same(draft.columns)
     if found is not None:
         return found, False
     # A refused key must not spoil the caller's transaction.
@@ -147,7 +145,7 @@ def store_draft(draft: Draft) -> tuple[Task, bool]:
             return _insert_task(dict(draft.columns), draft.actor, draft.not_before), True
     except IntegrityError:
         # Beaten by the same key in the same instant: the other one's row decides.
-        found = find_same(draft)
+        found = find_same(draft.columns)
         if found is None:
             raise
         return found, False
@@ -168,15 +166,26 @@ def _insert_task(columns: dict[str, Any], actor: Actor, not_before: dt.datetime 
     return task
 
 
-def find_same(draft: Draft) -> Task | None:
-    """The task of the draft's submitter and key; None without one. Raises IdempotencyConflict."""
-    key = draft.columns["idempotency_key"]
+def find_same(columns: Mapping[str, Any]) -> Task | None:
+    """The task of this submitter and key; None without one.
+
+    Reads submitted_by, idempotency_key and body_digest. Raises IdempotencyConflict.
+    """
+    key = columns["idempotency_key"]
     if key is None:
         return None
-    task = Task.objects.filter(submitted_by=str(draft.actor), idempotency_key=key).first()
-    if task is not None and task.body_digest != draft.columns["body_digest"]:
+    task = Task.objects.filter(submitted_by=columns["submitted_by"], idempotency_key=key).first()
+    if task is not None and task.body_digest != columns["body_digest"]:
         raise IdempotencyConflict(key)
     return task
+
+
+def check_input(workflow: Workflow, input: Any) -> Any:
+    """The JSON to store. Raises InvalidInput, UnparsableInput, PayloadTooLarge."""
+    most = conf.load().input_bytes
+    if isinstance(input, dict):
+        check_value("input", input, most)
+    return check_value("input", workflow.clean_input(input), most)
 
 
 def _merge_limits(workflow: Workflow, given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -185,7 +194,8 @@ def _merge_limits(workflow: Workflow, given: Mapping[str, Any] | None) -> dict[s
     return {**base, **{k: v for k, v in dict(given or {}).items() if v is not None}}
 
 
-def _check_value(field: str, value: Any, bound: int) -> Any:
+def check_value(field: str, value: Any, bound: int) -> Any:
+    """`value` itself. Raises UnparsableInput, and PayloadTooLarge beyond `bound` bytes of JSON."""
     try:
         text = canonical.dump_json(value, field)
     except Unserialisable as error:
@@ -208,6 +218,11 @@ def _check_text(field: str, value: Any, longest: int, empty: bool = True) -> str
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):
         raise InvalidInput(field, "contains control characters")
     return value
+
+
+def check_key(key: Any) -> str | None:
+    """An idempotency key, or None. Raises InvalidInput."""
+    return None if key is None else _check_text("key", key, 200, empty=False)
 
 
 def check_count(field: str, value: Any, least: int, most: int) -> int:
@@ -233,7 +248,7 @@ def read_columns(
         "lane": _check_text("lane", lane, 100, empty=False),
         "priority": check_count("priority", priority, -100, 100),
         "tags": [_check_text(f"tags[{n}]", tag, 50, empty=False) for n, tag in enumerate(tags)],
-        "idempotency_key": None if key is None else _check_text("key", key, 200, empty=False),
+        "idempotency_key": check_key(key),
     }
     if max_repairs is not None:
         columns["max_repairs"] = check_count("max_repairs", max_repairs, 0, 1000)

@@ -104,6 +104,43 @@ def test_a_bad_repair_is_refused_by_name(
     assert problem["field"].startswith(field)
 
 
+def test_a_copy_is_a_task_of_its_own(
+    api: Api, login: Callable[..., Api], approval: dict[str, Any], task: dict[str, Any]
+) -> None:
+    path = f"/tasks/{task['id']}/fork"
+    body = {"from_step": "review", "reason": "once more"}
+    copy = api.post(path, body, Idempotency_Key="k").expect(201)
+    assert api.post(path, body, Idempotency_Key="k").expect(200) == copy
+    api.post(path, body | {"from_step": 0}, Idempotency_Key="k").expect_problem(
+        409, "idempotency_conflict"
+    )
+    assert (copy["copied_from"], copy["status"]) == (task["id"], "queued")
+    assert (copy["step"]["name"], copy["progress"]) == ("review", {"draft": "text"})
+    outputs = api.get(f"/tasks/{copy['id']}/outputs").expect(200)["items"]
+    assert [(one["step"]["name"], one["fence"]) for one in outputs] == [("draft", 0)]
+    original = api.get(f"/tasks/{task['id']}/outputs").expect(200)["items"]
+    assert outputs[0]["copied_from"] == {"task": task["id"], "seq": original[0]["seq"]}
+    assert original[0]["copied_from"] is None
+    events = api.get(f"/tasks/{task['id']}/events").expect(200)["items"]
+    assert events[-1]["data"] == {
+        "copied_to": copy["id"], "from_step": "review", "outputs": 1, "reason": "once more",
+    }  # fmt: skip
+    cancelled = api.post(f"/tasks/{task['id']}/cancel").expect(200)
+    new = {"from_step": 0, "input": {"subject": "wasps"}, "revision": cancelled["revision"]}
+    again = api.post(path, new).expect(201)
+    assert (again["input"], again["progress"]) == ({"subject": "wasps", "size": 3}, {})
+    api.post(path, new).expect_problem(409, "stale_revision")
+    for change, status, field in (
+        ({"from_step": "publish"}, 422, "from_step"), ({"from_step": "x"}, 422, "step"),
+        ({"from_step": None}, 422, "from_step"), ({"input": {}}, 422, "input.subject"),
+        ({"input": [1]}, 422, "input"), ({"workflow_version": "9"}, 422, "workflow"),
+        ({"colour": 1}, 422, "colour"), ({"input": {"subject": "a\x00"}}, 400, "input.subject"),
+    ):  # fmt: skip
+        problem = api.post(path, {"from_step": 0} | change).expect(status)
+        assert problem["field"].startswith(field)
+    assert Task.objects.count() == 3
+
+
 def test_an_approval_is_read_and_answered(
     api: Api, login: Callable[..., Api], approval: dict[str, Any], task: dict[str, Any]
 ) -> None:
@@ -174,7 +211,8 @@ def test_each_call_needs_its_scope(
         "approve": [("post", f"/approvals/{approval['id']}/answer",
                      {"decision": "reject", "digest": approval["digest"]})],
         "operate": [("post", f"/tasks/{fresh['id']}/{action}", body) for action, body in (
-            ("pause", {}), ("resume", {}), ("limits", {"units": 9}), ("cancel", {}),
+            ("pause", {}), ("resume", {}), ("limits", {"units": 9}), ("fork", {"from_step": 0}),
+            ("cancel", {}),
         )],
     }  # fmt: skip
     for needed, group in calls.items():

@@ -12,6 +12,7 @@ from typing import Any
 from ledger import conf, states
 from ledger.models import Approval, Event, Spend, StepOutput, Task
 
+STEPS = ("a", "b", "c")
 READY = {states.QUEUED, states.RUNNING}
 """A claim leaves no event, so the record can't tell these two apart."""
 
@@ -68,8 +69,8 @@ def check_record(record: Record) -> None:
     assert numbers == list(range(1, task.event_seq + 1))
     live = [(o.step_index, o.turn) for o in record.outputs if o.superseded_in_round is None]
     assert len(live) == len(set(live))
-    assert len({o.fence for o in record.outputs}) == len(record.outputs)
-    assert task.used_units == len(record.outputs)
+    fences = [o.fence for o in record.outputs if o.fence]
+    assert len(set(fences)) == len(fences) == task.used_units
     assert task.used_tokens_in == sum(s.tokens_in for s in record.spends)
     assert task.used_tokens_out == sum(s.tokens_out for s in record.spends)
     assert task.used_cost == sum(s.cost for s in record.spends)
@@ -137,6 +138,10 @@ def replay(record: Record) -> Where:
 
 
 def _take_output(where: Where, row: StepOutput) -> None:
+    if row.copied_from is not None:
+        assert (row.step_index, row.turn, row.round) < (where.step, where.turn, 1)
+        where.live.add((row.step_index, row.turn))
+        return
     assert (row.step_index, row.turn, row.round) == (where.step, where.turn, where.round)
     where.status = "ready"
     if row.output["kind"] != "repair":
@@ -160,8 +165,7 @@ def _take_event(where: Where, event: Event, approvals: dict[str, Approval]) -> N
             _take_decision(where, approvals[data["approval"]])
     elif kind == "repaired":
         where.status = "ready"
-        steps = ["a", "b", "c"]
-        where.restart(steps.index(data["to"]), 0, data["round"])
+        where.restart(STEPS.index(data["to"]), 0, data["round"])
     elif kind == "retried" or (kind == "limits_changed" and where.status == states.DEAD):
         where.status = "ready"
         where.leave_stored_unit()
@@ -170,6 +174,8 @@ def _take_event(where: Where, event: Event, approvals: dict[str, Approval]) -> N
     elif kind == "approval_decided" and not data["until"]:
         where.status = "ready"
         _take_decision(where, approvals[data["approval"]])
+    elif kind == "forked" and "copied_from" in data:
+        where.go_to(STEPS.index(data["from_step"]), 0)
     elif kind == "edited":
         _take_edit(where, data)
 

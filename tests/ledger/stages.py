@@ -13,7 +13,7 @@ from ledger import clock, sql, states
 from ledger.events import Actor
 from ledger.models import Approval, Task
 from ledger.sql import Claimed
-from ledger.transitions import approvals, edits, holder, operators, sweeps
+from ledger.transitions import approvals, edits, forks, holder, operators, sweeps
 from ledger.workflows import Workflow
 from tests.factories import (
     LEASE,
@@ -124,6 +124,7 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "retry_task": lambda: operators.retry_task(key, **by),
         "restart_task": lambda: operators.restart_task(key, to_step="a", note="once more", **by),
         "extend_limits": lambda: operators.extend_limits(key, limits_given={"units": 50}, **by),
+        "fork_task": lambda: forks.fork_task(key, from_step="a", **by),
         "edit_task": lambda: edits.edit_task(
             key, changes=given or {"title": "by hand"}, reason="why not",
             revision=Task.objects.get(pk=key).revision, **by,

@@ -27,18 +27,24 @@ from hypothesis.stateful import (
 )
 
 from ledger import clock, limits, sql, states, sweeper
-from ledger.errors import AlreadySettled, LeaseLost, LedgerError, LimitReached
+from ledger.errors import AlreadySettled, InvalidInput, LeaseLost, LedgerError, LimitReached
 from ledger.events import Actor
 from ledger.models import Approval, Spend, StepOutput, Task
 from ledger.sql import Claimed, Unit
-from ledger.transitions import approvals, edits, holder, operators, sweeps
+from ledger.transitions import approvals, edits, forks, holder, operators, sweeps
 from ledger.transitions.submit import submit_task
 from ledger.workflows import AskApproval, Workflow, registered
 from tests.factories import LEASE, attempt, make_workflow
-from tests.ledger.replay import Record, check_columns, check_record, read_records, write_output
+from tests.ledger.replay import (
+    STEPS,
+    Record,
+    check_columns,
+    check_record,
+    read_records,
+    write_output,
+)
 
 PROOF = bool(os.environ.get("LONGWATCH_TEST_PROOF"))
-STEPS = ("a", "b", "c")
 OWNERS = ("host:1:boot", "host:2:boot", "host:3:boot")
 LANES = ("default", "other")
 LATER = dt.datetime(2999, 1, 1, tzinfo=dt.UTC)
@@ -106,7 +112,7 @@ class Ledger(RuleBasedStateMachine):
         if len(tasks) < 5:
             possible += [self.submit] * 2
         return [*possible, self.sweep, self.jump, self.jump, self.operate, self.reclaim,
-                self.extend, self.edit, self.restart]  # fmt: skip
+                self.extend, self.edit, self.restart, self.fork]  # fmt: skip
 
     # --- How a step picks and tries ---------------------------------------------------------------
 
@@ -303,6 +309,17 @@ class Ledger(RuleBasedStateMachine):
         self.try_to(lambda: edits.edit_task(
             task.pk, changes=changes, actor=PERSON, reason="by hand", revision=task.revision
         ))  # fmt: skip
+
+    def fork(self) -> None:
+        """A copy of anything, at any step that it has reached."""
+        task, step = self.choose_task(), self.choose(STEPS)
+        if STEPS.index(step) > task.step_index:
+            with pytest.raises(InvalidInput):
+                forks.fork_task(task.pk, from_step=step, actor=PERSON)
+        elif len(self.known) < 6:
+            copy, created = forks.fork_task(task.pk, from_step=step, actor=PERSON)
+            assert created
+            self.known |= read_records([copy.pk])
 
     def answer(self) -> None:
         request = self.choose_request()
