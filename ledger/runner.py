@@ -76,6 +76,7 @@ class Engine:
 
 
 _engine: tuple[int, Engine] | None = None
+_changed: set[tuple[str, str, str]] = set()
 
 
 def open_engine(owner: str, guardian: Guardian) -> Engine:
@@ -137,6 +138,7 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
     except LedgerError as error:
         problem = str(error)
         return settling.settle(engine, held, lambda: holder.misfit_task(held, problem=problem))
+    _warn_of_change(held, workflow)
     if not held.kept and (reason := limits.find_exhausted(held)):
         return settling.settle(engine, held, lambda: holder.bury_task(held, None, reason))
     sign = engine.heart.hold(held, step.timeout)
@@ -153,6 +155,16 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
         return settling.settle(engine, held, plan)
     finally:
         engine.heart.drop()
+
+
+def _warn_of_change(held: Claimed, workflow: Workflow) -> None:
+    """Say once a process that tasks go on with other code than they began with. Only that: whether
+    a change matters is its author's to know, and a change that does gets a new version."""
+    changed = (workflow.name, workflow.version, held.definition_digest)
+    if held.definition_digest != workflow.digest() and changed not in _changed:
+        _changed.add(changed)
+        log.warning("task %s: %s: %s", held.task_id, workflow.name,
+                    workflows.describe_change(workflow.version))  # fmt: skip
 
 
 def _run_step(

@@ -77,7 +77,9 @@ def plan_outcome(
             engine, held, ctx, outcome.data, (*position, held.turn), finish=True, result=given
         )
         return lambda: _checkpoint(engine, held, unit)
-    following = (here + 1, workflow.steps[here + 1].name, 0)
+    # Counted on from where the task stands: its version's list of steps may have changed, and a
+    # place that a live output has can't be taken twice.
+    following = (held.step_index + 1, workflow.steps[here + 1].name, 0)
     unit = _make_unit(engine, held, ctx, outcome.data, following)
     if isinstance(outcome, Sleep):
         delay, until = outcome.seconds or 0.0, outcome.until

@@ -243,6 +243,11 @@ class Workflow:
         return ", ".join(step.name for step in self.steps) or "none"
 
 
+def describe_change(version: str) -> str:
+    """What is said of a task whose definition digest is no more the code's."""
+    return f"code changed under version {version}"
+
+
 def _read_bound(name: str) -> Any:
     """One tunable: `conf.load` reads and checks all of them, which costs 70 us, in every unit."""
     default = getattr(_DEFAULTS, name)

@@ -99,10 +99,11 @@ class ActionIn(Request):
 
 
 class RepairIn(ActionIn):
-    """Where to restart, by name or index, and what the step is to know."""
+    """Where to restart, by name or index, and what the step is to know; under which version."""
 
     to_step: str | StrictInt
     note: str = ""
+    workflow_version: str | None = None
 
 
 class ForkIn(ActionIn):

@@ -88,6 +88,7 @@ class TaskBrief(BaseModel):
     status_reason: str
     error: dict[str, Json] | None
     claimable: ClaimableOut
+    warnings: list[str]
     stalled: bool
     step: PositionOut
     total_steps: int

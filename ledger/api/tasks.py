@@ -203,10 +203,12 @@ def retry(request: HttpRequest, task_id: UUID, body: ActionIn | None = None) -> 
 
 @router.post("/{task_id}/repair", response=TaskOut)
 def repair(request: HttpRequest, task_id: UUID, body: RepairIn) -> dict[str, Any]:
-    """Restart from a step: its output and all later ones are superseded."""
-    return _act(
-        request, task_id, operators.restart_task, body, to_step=body.to_step, note=body.note
-    )
+    """Restart from a step: its output and all later ones are superseded.
+
+    With `workflow_version` the task goes on under that version, from any step of it.
+    """
+    more = {"to_step": body.to_step, "note": body.note, "version": body.workflow_version}
+    return _act(request, task_id, operators.restart_task, body, **more)
 
 
 @router.post("/{task_id}/fork", response={200: TaskOut, 201: TaskOut})

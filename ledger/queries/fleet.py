@@ -13,7 +13,7 @@ from ledger import clock, conf, registry, states
 from ledger.errors import UnknownWorkflow
 from ledger.models import Task, Worker
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit
-from ledger.workflows import Workflow
+from ledger.workflows import Workflow, describe_change
 
 MISSED_BEATS = 3
 """A worker that was not seen for so many heartbeats counts as gone."""
@@ -30,6 +30,8 @@ class Known:
     steps: list[str]
     digest: str
     workers: int = 0
+    digests: set[str] = dataclasses.field(default_factory=set)
+    """Several while a deploy is under way, or where a version was changed in place."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ class Fleet:
         if any(name == workflow for name, _ in self.knows):
             return "no worker for this version"
         return "no worker for this workflow"
+
+    def find_change(self, workflow: str, version: str, digest: str) -> str:
+        """What is said when a live worker's code is not what `digest` was taken of; else empty."""
+        known = self.knows.get((workflow, version))
+        return describe_change(version) if known and known.digests - {digest} else ""
 
     def find_version(self, workflow: str) -> str | None:
         """The version that most workers know of a workflow, of equals the last; None: unknown."""
@@ -87,7 +94,9 @@ def build_fleet(described: Sequence[list[dict[str, Any]]]) -> Fleet:
     knows: dict[Key, Known] = {}
     for entry in (entry for one in described for entry in one):
         known = Known(entry["steps"], entry["digest"])
-        knows.setdefault((entry["workflow"], entry["version"]), known).workers += 1
+        known = knows.setdefault((entry["workflow"], entry["version"]), known)
+        known.workers += 1
+        known.digests.add(entry["digest"])
     return Fleet(len(described), knows)
 
 

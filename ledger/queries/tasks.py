@@ -195,6 +195,7 @@ def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]
         "status_reason": row.status_reason,
         "error": _shorten_error(row.error) if brief else row.error,
         "claimable": _show_claimable(row, fleet),
+        "warnings": _list_warnings(row, fleet),
         "stalled": bool(getattr(row, "stalled", False)),
         "step": {"index": row.step_index, "name": row.step_name, "turn": row.turn},
         "total_steps": row.total_steps,
@@ -235,6 +236,14 @@ def _show_claimable(row: Task, fleet: Fleet) -> dict[str, Any]:
     if row.status == states.RUNNING:
         return {"ok": False, "why": "a worker holds it"}
     return {"ok": False, "why": _REASONS.get(row.status_reason, row.status)}
+
+
+def _list_warnings(row: Task, fleet: Fleet) -> list[str]:
+    """What does not keep the task from going on, yet a person should know."""
+    if row.status in states.FINISHED:
+        return []
+    change = fleet.find_change(row.workflow, row.workflow_version, row.definition_digest)
+    return [change] if change else []
 
 
 def _show_lease(owner: str, until: dt.datetime | None) -> dict[str, Any] | None:

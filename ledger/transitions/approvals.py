@@ -65,7 +65,7 @@ def ask_approval(
             payload=ask.payload, risk=ask.risk, outside_effect=ask.outside_effect,
             money=ask.money, form=ask.form, proposal=ask.proposal,
             digest=digest_request(ask), self_approval=workflow.self_approval, then=ask.then,
-            next_step=names[task.step_index + 1] if len(names) > task.step_index + 1 else "",
+            next_step=next(iter(names[names.index(task.step_name) + 1 :]), ""),
             steps=names,
             send_back_to=str(ask.send_back_to or ""), on_reject=str(ask.on_reject),
             on_expiry=str(ask.on_expiry), requested_at=now,

@@ -11,7 +11,10 @@ import dataclasses
 import datetime as dt
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
+
+from django.db.models import Q
 
 from ledger import canonical, conf, limits, sql, states
 from ledger.events import Actor, record_event
@@ -85,11 +88,17 @@ def repair_task(held: Claimed, unit: Unit, *, to_index: int, to_name: str, feedb
         leave_running(task, held, now, "repair_task", target, reason, 0, fields)
 
 
-def supersede_outputs(task: Task, from_index: int, in_round: int) -> None:
-    """Mark the live outputs of `from_index` and all later steps as superseded; none is lost."""
-    StepOutput.objects.filter(
-        task=task, step_index__gte=from_index, superseded_in_round__isnull=True
-    ).update(superseded_in_round=in_round)
+def supersede_outputs(
+    task: Task, from_index: int, in_round: int, named: Sequence[str] = ()
+) -> None:
+    """Mark the live outputs of `from_index` and all later steps as superseded; none is lost.
+
+    `named` are these steps' names, where an output may stand at the index of another version.
+    """
+    later = Q(step_index__gte=from_index) | Q(step_name__in=named)
+    StepOutput.objects.filter(later, task=task, superseded_in_round__isnull=True).update(
+        superseded_in_round=in_round
+    )
 
 
 def forget_answer(task: Task, to_index: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ledger.transitions.moves import (
     require_status,
     update_row,
 )
+from ledger.workflows import Workflow
 
 FORK_HINT = "It is final; copy it from a step instead."
 
@@ -140,6 +141,7 @@ def restart_task(
     to_step: str | int,
     note: str,
     actor: Actor,
+    version: str | None = None,
     reason: str = "",
     revision: int | None = None,
 ) -> None:
@@ -147,36 +149,54 @@ def restart_task(
 
     Outputs of that step and all later ones are superseded, an open approval is voided, the round
     rises; a person's restart is not counted against max_repairs. A running worker is fenced off.
-    Raises UnknownStep, or UnknownWorkflow when this process lacks the code.
+    With `version` the task goes on under that version of its workflow, from any of its steps: the
+    way on for a task whose own version is gone, or that stands at no step of it.
+
+    Raises UnknownStep, UnknownWorkflow when neither this process nor a live worker has the code,
+    or InvalidInput for an input that the version doesn't take.
     """
     check_reason(reason)
     check_reason(note, "note")
     with lock_task(task_id, revision) as (task, now):
         allowed = frozenset(states.STATUSES) - states.FINAL
         require_status(task, "restart", allowed, FORK_HINT)
-        index, name = _find_step(task, to_step)
+        workflow = queries.find_workflow(task.workflow, version or task.workflow_version)
+        index = _find_step(task, workflow, to_step)
+        name = workflow.steps[index].name
+        moved = _enter_version(task, workflow)
         void_open_approval(task, actor, now, "the task was restarted")
-        supersede_outputs(task, index, task.round + 1)
+        later = [step.name for step in workflow.steps[index:]]
+        supersede_outputs(task, index, task.round + 1, later)
         feedback = {"comment": note, "by": str(actor)}
         record_event(task, "repaired", actor, now, to=name, round=task.round + 1,
                      feedback=feedback, reason=reason, by_workflow=False,
-                     taken_from=task.lease_owner)  # fmt: skip
+                     taken_from=task.lease_owner, version=workflow.version)  # fmt: skip
         move_task(
             task, now, "restart_task", states.QUEUED, **FRESH_UNIT, **NO_FLAGS,
             round=task.round + 1, step_index=index, step_name=name, turn=0, feedback=feedback,
-            **NO_REPORT, **forget_answer(task, index),
+            **NO_REPORT, **forget_answer(task, index), **moved,
         )  # fmt: skip
 
 
-def _find_step(task: Task, to_step: str | int) -> tuple[int, str]:
-    workflow = queries.find_workflow(task.workflow, task.workflow_version)
+def _find_step(task: Task, workflow: Workflow, to_step: str | int) -> int:
     index = workflow.index_of(to_step)
-    if index > task.step_index:
+    own = workflow.version == task.workflow_version and task.status_reason != states.VERSION_MISFIT
+    if own and index > task.step_index:
         allowed = ", ".join(step.name for step in workflow.steps[: task.step_index + 1])
         raise InvalidInput(
             "to_step", f"{workflow.steps[index].name} has not been reached; restart from {allowed}"
         )
-    return index, workflow.steps[index].name
+    return index
+
+
+def _enter_version(task: Task, workflow: Workflow) -> dict[str, Any]:
+    """The columns of a task that goes on under `workflow`; its input must be one of it."""
+    columns = {"definition_digest": workflow.digest(), "total_steps": len(workflow.steps)}
+    if workflow.version == task.workflow_version:
+        return columns
+    return columns | {
+        "workflow_version": workflow.version, "input": workflow.clean_input(task.input)
+    }  # fmt: skip
 
 
 def extend_limits(
