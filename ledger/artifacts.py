@@ -148,7 +148,10 @@ def check_name(name: str) -> None:
 
 def spill(claimed: Claimed, name: str, value: Any) -> dict[str, str]:
     """Store a JSON value as an artifact and return the reference that stands for it."""
-    text = canonical.dump_json(value, name)
+    return _spill_text(claimed, name, canonical.dump_json(value, name))
+
+
+def _spill_text(claimed: Claimed, name: str, text: str) -> dict[str, str]:
     return {REFERENCE: str(save_artifact(claimed, _name_value(name), text, VALUE_TYPE).id)}
 
 
@@ -157,9 +160,11 @@ def fit_values(
 ) -> dict[str, Any]:
     """`data` with its largest values spilled, so that its JSON has at most `bound` bytes.
 
-    Where very many small values make it large, the whole is spilled as one. Raises Unserialisable.
+    Where very many small values make it large, the whole is spilled as one. Each is written as
+    text once: that keeps the interpreter's lock, 10 ms/MB on a busy machine, from the heartbeat.
+    Raises Unserialisable.
     """
-    return _fit(lambda part, value: spill(claimed, part, value), data, bound, name)
+    return _fit(lambda part, text: _spill_text(claimed, part, text), data, bound, name)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,27 +180,29 @@ def fit_loose(data: dict[str, Any], bound: int, name: str) -> tuple[dict[str, An
     """`fit_values` for a task that nobody holds; the caller records what was spilled."""
     spilled: list[Spilled] = []
 
-    def spill_loose(part: str, value: Any) -> dict[str, str]:
+    def spill_loose(part: str, text: str) -> dict[str, str]:
         label = _name_value(part)
-        stored = store_bytes(label, canonical.dump_json(value, part))
-        spilled.append(Spilled(make_id(), label, stored))
+        spilled.append(Spilled(make_id(), label, store_bytes(label, text)))
         return {REFERENCE: str(spilled[-1].id)}
 
     return _fit(spill_loose, data, bound, name), spilled
 
 
 def _fit(
-    spill: Callable[[str, Any], dict[str, str]], data: dict[str, Any], bound: int, name: str
+    spill_text: Callable[[str, str], dict[str, str]], data: dict[str, Any], bound: int, name: str
 ) -> dict[str, Any]:
-    sizes = {key: len(canonical.dump_json(part, f"{name}.{key}")) for key, part in data.items()}
-    total = len(canonical.dump_json(data, name))
+    canonical.check_json(data, name)
+    texts = {key: canonical.dump_json(part, f"{name}.{key}") for key, part in data.items()}
+    keys = sum(len(canonical.dump_json(key)) for key in texts)
+    total = keys + sum(map(len, texts.values())) + 2 * len(texts) + 1  # "{", ":" and ",", or "}"
     fitted = dict(data)
-    for key in sorted(sizes, key=lambda key: sizes[key], reverse=True):
-        if total <= bound or sizes[key] <= SMALL_VALUE:
+    for key in sorted(texts, key=lambda key: len(texts[key]), reverse=True):
+        text = texts.pop(key)
+        if total <= bound or len(text) <= SMALL_VALUE:
             break
-        fitted[key] = spill(f"{name}.{key}", data[key])
-        total -= sizes[key] - len(canonical.dump_json(fitted[key]))
-    return fitted if total <= bound else dict(spill(name, data))
+        fitted[key] = spill_text(f"{name}.{key}", text)
+        total -= len(text) - len(canonical.dump_json(fitted[key]))
+    return fitted if total <= bound else dict(spill_text(name, canonical.dump_json(data, name)))
 
 
 def resolve(value: Any, task_id: UUID) -> Any:

@@ -33,6 +33,10 @@ class Guardian(threading.Thread):
         self.on_tick: list[Tick] = []
         self.let_go: Callable[[], None] = lambda: None
         """Gives the lease in hand back, uncharged. Called last before the process ends at once."""
+        self.explain: Callable[[str], str] = lambda owner: ""
+        """How another worker, by its name as owner, has ended; "" where that is not known."""
+        self.retire: Callable[[], None] = lambda: None
+        """Asks for another process in place of this one, after the unit in hand."""
         self._nudged = threading.Event()
         self._due: dict[Tick, float] = {}
 

@@ -27,6 +27,8 @@ class Held:
     next_beat: float
     next_look: float
     interrupt: Callable[[str], None] | None = None
+    end_overdue: Callable[[], None] | None = None
+    """While the step runs: ends the process, for `ends` has passed."""
     cancel: bool = False
     lost: bool = False
     stop: bool = False
@@ -59,6 +61,8 @@ class Heart:
     def tick(self) -> float:
         """Beat if it is time; returns when to be called again."""
         held, now = self.held, time.monotonic()
+        if held is not None and now > held.ends and (end := held.end_overdue):
+            end()
         if held is None or held.lost or now > held.ends:
             return LOOK_SECONDS  # stuck beyond its hard stop: let the lease run out
         if now < held.next_beat:

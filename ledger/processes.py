@@ -79,8 +79,8 @@ def list_children(pid: int) -> list[int]:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as file:
                 found += map(int, file.read().split())
-    except OSError:  # another system, or a thread that ended meanwhile
-        with contextlib.suppress(psutil.Error):
+    except OSError:  # another system, a thread that ended meanwhile, or no descriptor left
+        with contextlib.suppress(psutil.Error, OSError):
             return [child.pid for child in psutil.Process(pid).children()]
     return found
 
@@ -97,7 +97,7 @@ def walk_below(pids: Iterable[int]) -> list[int]:
 def describe_process(pid: int) -> str:
     """`pid command`, for a line of the log."""
     command: list[str] = []
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.Error, OSError):
         process = psutil.Process(pid)
         command = process.cmdline() or [process.name()]
     return f"{pid} {' '.join(command)[:100]}"

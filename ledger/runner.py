@@ -6,6 +6,8 @@ kept and written again under the same fence, and only the fence decides whether 
 
 from __future__ import annotations
 
+import faulthandler
+import functools
 import logging
 import os
 import time
@@ -19,6 +21,7 @@ from ledger.deadlines import UnitStopped, UnitTimeout, cancel_hard_stop, unit_de
 from ledger.durability import close_left_open, forget_connections, insist_on
 from ledger.errors import LeaseLost, LedgerError, LimitReached, Unserialisable
 from ledger.failures import describe_failure
+from ledger.fitness import FILES_CLOSED, OVERDUE, Fitness
 from ledger.guardian import Guardian
 from ledger.heartbeat import Heart
 from ledger.picking import Picker
@@ -46,6 +49,9 @@ class Engine:
         self.heart = Heart(owner, self.tunables)
         self.picker = Picker()
         self.sweeper = Sweeper(self.tunables)
+        self.fitness: Fitness | None = None
+        """In a worker, which has to go on after whatever a step did to it."""
+        self.retire: Callable[[], None] = lambda: None
         self.stop: Callable[[], bool] = lambda: False
         self.resident = False
         """Units follow each other in `run_resident`, which tidies up after them."""
@@ -84,6 +90,8 @@ def open_engine(owner: str, guardian: Guardian) -> Engine:
     global _engine
     if _engine is None or _engine[0] != os.getpid():
         engine = Engine(owner)
+        engine.fitness = Fitness()
+        engine.sweeper.explain, engine.retire = guardian.explain, guardian.retire
         guardian.on_tick += [engine.heart.tick, engine.sweeper.tick]
         guardian.on_tick.append(settling.Registration(engine).tick)
         guardian.let_go = engine.heart.let_go
@@ -146,9 +154,9 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
     try:
         plan = _run_step(engine, held, ctx, workflow, step, sign)
     finally:
+        if engine.fitness is not None:
+            _tidy_up(engine, engine.fitness, held)
         left_open = close_left_open()
-        if engine.resident and (ended := processes.end_children()):
-            log.warning("task %s, step %s left running: %s", held.task_id, step.name, ended)
     if left_open:
         plan = _plan_failure(held, ctx, step, TransactionLeftOpen("transaction_left_open"))
     try:
@@ -167,6 +175,38 @@ def _warn_of_change(held: Claimed, workflow: Workflow) -> None:
                     workflows.describe_change(workflow.version))  # fmt: skip
 
 
+def _tidy_up(engine: Engine, fitness: Fitness, held: Claimed) -> None:
+    """What the step did to its worker must not reach the next unit."""
+    unit = f"task {held.task_id}, step {held.step_name}"
+    if not fitness.keeps_its_files():
+        # Nothing may be read or written through descriptors that are something else by now, so
+        # not even the failure; what comes of it is a lost worker, and the status says why.
+        log.critical("%s closed files of its worker, which ends at once", unit)
+        os._exit(FILES_CLOSED)
+    if changed := fitness.restore():
+        log.warning("%s set %s for its worker, which is replaced", unit, changed)
+        engine.retire()
+    if ended := processes.end_children():
+        log.warning("%s left running: %s", unit, ended)
+
+
+def _end_overdue(held: Claimed, ctx: Context, step: Step) -> None:
+    """In the guardian: the unit is past its hard stop, for it swallowed the soft one. The attempt
+    is on record before the process ends; what keeps the GIL can be ended by the timer in C only."""
+    try:
+        log.critical("task %s, step %s does not end: its worker does", held.task_id, step.name)
+        faulthandler.dump_traceback()
+        error = UnitTimeout(f"the unit ran longer than {step.timeout:g} s and would not be stopped")
+        attempt = holder.Attempt(
+            describe_failure(error, held), ctx.log_tail(), ctx.spent_tokens, ctx.spent_nano
+        )
+        settling.fail_attempt(held, attempt, step)
+    except Exception:
+        log.exception("task %s: its failure can't be recorded; the lease runs out", held.task_id)
+    finally:
+        os._exit(OVERDUE)
+
+
 def _run_step(
     engine: Engine, held: Claimed, ctx: Context, workflow: Workflow, step: Step, sign: Any
 ) -> settling.Plan:
@@ -176,6 +216,9 @@ def _run_step(
     exception's `__str__`, a dict of its own.
     """
     margin = engine.tunables.unit_margin_seconds
+    if engine.fitness is not None:
+        margin *= 3  # the guardian is first to end it, and has the time to record why
+        sign.end_overdue = functools.partial(_end_overdue, held, ctx, step)
     try:
         with unit_deadline(step.timeout, margin, keep=engine.resident) as deadline:
             sign.interrupt = deadline.interrupt
@@ -190,7 +233,7 @@ def _run_step(
     except BaseException as error:  # the soft stop, on its way through the lines above
         return _plan_failure(held, ctx, step, error)
     finally:
-        sign.interrupt = None
+        sign.interrupt = sign.end_overdue = None
 
 
 def _call_in_this_process(step: Step, ctx: Context) -> Any:

@@ -1,7 +1,8 @@
 """What a step logs: passed on to the worker's own log, and its tail kept for the ledger.
 
-The tail is bounded in lines, in a line's length and in all, so a step that logs ten million lines
-costs the time of logging them and no memory. Secrets are masked in both.
+The tail is bounded in lines, in a line's length and in all, and what is passed on in lines, so a
+step that logs ten million lines costs the time of logging them, no memory and no disk. Secrets are
+masked in both.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ MAX_LINE = 2_000
 MAX_TAIL = 16_384
 """Characters of the whole tail."""
 
+MAX_PASSED = 10_000
+"""Lines of one attempt that the worker's log takes."""
+
 site_log = logging.getLogger("longwatch.step")
 """Where records go on to; its level decides which."""
 
@@ -30,6 +34,7 @@ class _Tail(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.lines: collections.deque[tuple[float, str, str]] = collections.deque(maxlen=MAX_LINES)
+        self.passed = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the record as a line. Never raises: a step must not fail at its own log line."""
@@ -44,7 +49,10 @@ class _Tail(logging.Handler):
             half = MAX_LINE // 2
             text = f"{text[:half]} … {text[-half:]}"
         self.lines.append((record.created, record.levelname, text))
-        if site_log.isEnabledFor(record.levelno):
+        if self.passed <= MAX_PASSED and site_log.isEnabledFor(record.levelno):
+            self.passed += 1
+            if self.passed > MAX_PASSED:
+                text = f"more than {MAX_PASSED} lines of one attempt: the rest is not passed on"
             record.msg, record.args, record.exc_info, record.exc_text = text, (), None, None
             site_log.handle(record)
 

@@ -85,7 +85,13 @@ def look_ahead() -> Due:
     return Due(read_at, longest_lease or 0.0, *times)
 
 
-def sweep(limit: int = 100, *, reclaim: bool = True, due: Due | None = None) -> Swept:
+def sweep(
+    limit: int = 100,
+    *,
+    reclaim: bool = True,
+    due: Due | None = None,
+    explain: sweeps.Explain = lambda owner: "",
+) -> Swept:
     """Move what is due, at most `limit` tasks of each kind. Safe from any number of processes."""
     due = due or look_ahead()
     lease_seconds = max(conf.load().lease_seconds, due.longest_lease)
@@ -97,7 +103,7 @@ def sweep(limit: int = 100, *, reclaim: bool = True, due: Due | None = None) -> 
     stepped_back = due.last_lease is not None and due.last_lease > horizon
     reclaimed = 0
     if reclaim and (is_over(due.lease) or stepped_back):
-        reclaimed = sweeps.reclaim_expired(lease_seconds, limit)
+        reclaimed = sweeps.reclaim_expired(lease_seconds, limit, explain)
     return Swept(
         reclaimed=reclaimed,
         promoted=sweeps.promote_due(limit) if is_over(due.scheduled) else 0,
@@ -117,7 +123,8 @@ class Sweeper:
     a sleep of this process or this machine, or a jump of the database's clock.
     """
 
-    def __init__(self, tunables: Tunables) -> None:
+    def __init__(self, tunables: Tunables, explain: sweeps.Explain = lambda owner: "") -> None:
+        self.explain = explain
         self.patience = 2 * tunables.heartbeat_seconds
         self.longest_gap = tunables.heartbeat_seconds + MAX_SECONDS
         self._contact_since: float | None = None
@@ -134,7 +141,7 @@ class Sweeper:
         away = self._was_away(now, due.now)
         if since is None or away:
             since = now
-        swept: Any = sweep(due=due, reclaim=now - since >= self.patience)
+        swept: Any = sweep(due=due, reclaim=now - since >= self.patience, explain=self.explain)
         self._contact_since = since
         # A full batch leaves more to do at once.
         wait = MIN_SECONDS if max(dataclasses.astuple(swept)) >= 100 else due.seconds_left()

@@ -22,7 +22,7 @@ from django_q.pusher import pusher
 from django_q.signing import SignedPackage
 from django_q.worker import worker
 
-from ledger.cluster import runtime
+from ledger.cluster import deaths, runtime
 from ledger.cluster.pipes import Flag, Pipe
 from ledger.cluster.runtime import Role
 from ledger.cluster.worker import Worker
@@ -177,6 +177,11 @@ class Pool(Sentinel):  # type: ignore[misc]  # django-q2 is not typed
     def spawn_process(self, target: Any, *args: Any) -> Any:
         with runtime.forking(ROLES[target]):
             return super().spawn_process(target, *args)
+
+    def reincarnate(self, process: Any) -> None:
+        """In the sentinel: `process` has ended. How is kept for whoever reclaims its task."""
+        deaths.note_death(process.pid, process.exitcode)
+        super().reincarnate(process)
 
     def spawn_worker(self) -> None:
         self.spawn_process(worker, self.task_queue, self.result_queue, Timer(), self.timeout)

@@ -19,7 +19,7 @@ from django.utils.module_loading import import_string
 from django_q.conf import Conf
 
 from ledger import conf, processes
-from ledger.cluster import runtime
+from ledger.cluster import deaths, runtime
 from ledger.cluster.runtime import Drain
 from ledger.guardian import Guardian
 from ledger.wakeups import Waiter
@@ -55,6 +55,8 @@ class Worker:
     def open(self) -> None:
         """Take signals and start the guardian. Called once, after the fork."""
         runtime.open_signals(self._take_signal)
+        self.guardian.explain = deaths.explain_death
+        self.guardian.retire = self._retire
         processes.adopt_orphans()
         self.guardian.on_tick.append(self._watch)
         self.guardian.start()
@@ -103,6 +105,9 @@ class Worker:
         until = time.monotonic() + random.uniform(*AFTER_ERROR_SECONDS)
         while not self.must_leave() and time.monotonic() < until:
             time.sleep(0.1)
+
+    def _retire(self) -> None:
+        self._told_to_leave = True
 
     def _take_signal(self, signum: int, frame: Any) -> None:
         self._told_to_leave = True

@@ -55,13 +55,21 @@ def find_expired(lease_seconds: float, limit: int = 100) -> list[UUID]:
     )  # fmt: skip
 
 
-def reclaim_expired(lease_seconds: float, limit: int = 100) -> int:
+type Explain = Callable[[str], str]
+"""What is known here of how a worker (by its name as owner) ended; "" for nothing."""
+
+
+def reclaim_expired(
+    lease_seconds: float, limit: int = 100, explain: Explain = lambda owner: ""
+) -> int:
     """running -> queued for every task whose worker was lost; how many."""
     expired = find_expired(lease_seconds, limit)
-    return move_each(expired, lambda key: reclaim_task(key, lease_seconds))
+    return move_each(expired, lambda key: reclaim_task(key, lease_seconds, explain))
 
 
-def reclaim_task(task_id: UUID, lease_seconds: float) -> str | None:
+def reclaim_task(
+    task_id: UUID, lease_seconds: float, explain: Explain = lambda owner: ""
+) -> str | None:
     """running -> queued at the head (or dead, cancelled, paused): the worker was lost.
 
     Returns the new status, or None when the lease lives or somebody else was here. Not a repair:
@@ -82,14 +90,18 @@ def reclaim_task(task_id: UUID, lease_seconds: float) -> str | None:
         if now < task.lease_until <= horizon:
             return None
         reclaims = task.reclaims + 1
+        cause = explain(task.lease_owner) or "it stopped beating: killed, cut off or stuck"
+        lost = make_error(task, "WorkerLost", f"The worker was lost in this unit; {cause}.")
         record_event(task, "reclaimed", SYSTEM, now, worker=task.lease_owner, reclaims=reclaims,
-                     started_at=_format(task.claimed_at))  # fmt: skip
+                     started_at=_format(task.claimed_at), error=lost)  # fmt: skip
         fields: dict[str, Any] = {"reclaims": reclaims}
         target, reason = states.QUEUED, ""
         if reclaims > conf.load().max_reclaims and not task.cancel_requested:
             target, reason = states.DEAD, states.RECLAIMS_EXHAUSTED
             fields["error"] = make_error(
-                task, "WorkerLost", f"{reclaims} workers were lost at this step"
+                task,
+                "WorkerLost",
+                f"{reclaims} workers were lost at this step; of the last, {cause}.",
             )
             record_event(task, "dead", SYSTEM, now, reason=reason, error=fields["error"])
         elif task.cancel_requested:

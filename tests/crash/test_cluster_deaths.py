@@ -31,6 +31,7 @@ def test_a_busy_worker_that_is_killed_is_replaced(start_cluster: StartCluster) -
         assert cluster.wait_for_exit() == 0
 
 
+@pytest.mark.case(16)
 def test_idle_workers_killed_in_a_row_stop_nothing(start_cluster: StartCluster) -> None:
     with start_cluster() as cluster:
         for turn in range(6):
@@ -42,6 +43,7 @@ def test_idle_workers_killed_in_a_row_stop_nothing(start_cluster: StartCluster) 
         assert cluster.wait_for_exit() == 0
 
 
+@pytest.mark.case(16)
 def test_workers_killed_while_they_wait_for_a_ticket_stop_nothing(
     start_cluster: StartCluster,
 ) -> None:
@@ -72,6 +74,7 @@ def has_taken(cluster: ToyCluster, unit: int) -> bool:
     return True
 
 
+@pytest.mark.case(16)
 def test_workers_killed_between_tickets_stop_nothing(start_cluster: StartCluster) -> None:
     """Tickets so short that workers do little else than hand in one and fetch the next."""
     with start_cluster(LONGWATCH_TICKET_SECONDS=0.01) as cluster:
@@ -82,6 +85,7 @@ def test_workers_killed_between_tickets_stop_nothing(start_cluster: StartCluster
         assert cluster.wait_for_exit() == 0
 
 
+@pytest.mark.case(16)
 @pytest.mark.parametrize("role", ["pusher", "monitor"])
 def test_the_helpers_of_the_pool_may_be_killed(start_cluster: StartCluster, role: str) -> None:
     with start_cluster(LONGWATCH_TICKET_SECONDS=0.2) as cluster:
@@ -157,6 +161,7 @@ def test_a_sentinel_that_hangs_ends_the_cluster_after_the_units(
         assert "the sentinel is stuck" in cluster.read_log()
 
 
+@pytest.mark.case(16)
 def test_a_pool_without_tickets_ends_the_cluster(start_cluster: StartCluster) -> None:
     with start_cluster(LONGWATCH_WEDGE_SECONDS=1, LONGWATCH_TICKET_SECONDS=0.5) as cluster:
         cluster.prove_it_works()

@@ -124,6 +124,7 @@ def test_repairs_are_bounded(run: Callable[..., Task]) -> None:
     assert (task.status, task.status_reason, task.round) == ("dead", "repairs_exhausted", 2)
 
 
+@pytest.mark.case(17)
 @pytest.mark.parametrize(
     "error",
     [ValueError("x"), SystemExit(0), SystemExit("x"), KeyboardInterrupt(), GeneratorExit()],
@@ -150,6 +151,7 @@ class Nameless(Exception, metaclass=NamelessMeta):
         raise ValueError("no text")
 
 
+@pytest.mark.case(19)
 def test_an_exception_that_cannot_be_described_is_a_counted_attempt(
     run: Callable[..., Task],
 ) -> None:
@@ -174,6 +176,7 @@ class HangingDict(dict[str, Any]):
             time.sleep(0.01)
 
 
+@pytest.mark.case(19)
 @pytest.mark.parametrize("kind", ["error", "output"])
 def test_what_a_step_leaves_is_read_within_its_deadline(kind: str) -> None:
     def leave(ctx: Any) -> Any:
@@ -214,6 +217,7 @@ def test_retry_later_is_not_charged(run: Callable[..., Task]) -> None:
     assert "attempt_failed" not in kinds(task)
 
 
+@pytest.mark.case(40, 41)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\x00", "\ud800", object(), {1: 2}])
 def test_what_json_cannot_hold_ends_the_task(run: Callable[..., Task], value: Any) -> None:
     task = run(_returning({"value": [value]}))
@@ -279,6 +283,7 @@ def test_an_approval_holds_no_lease_and_its_answer_reaches_the_next_step(
     assert (task.status, task.result) == ("completed", {"said": "fine"})
 
 
+@pytest.mark.case(11)
 def test_a_unit_past_its_deadline_is_a_failed_attempt(run: Callable[..., Task]) -> None:
     def hang(ctx: Any) -> Any:
         while True:
@@ -325,6 +330,7 @@ def test_a_cancel_during_a_unit_ends_the_task_at_the_boundary(run: Callable[...,
     assert Event.objects.get(task=task, kind="cancelled").actor == str(OPERATOR)
 
 
+@pytest.mark.case(44)
 def test_a_large_output_becomes_an_artifact(run: Callable[..., Task]) -> None:
     def big(ctx: Any) -> Any:
         return {"text": "x" * 300_000, "small": 1}
@@ -361,6 +367,7 @@ def test_an_outage_while_a_large_output_is_stored_charges_nobody(
     assert len(tries) >= 3
 
 
+@pytest.mark.case(20)
 def test_a_forked_child_never_goes_on_as_the_worker(run: Callable[..., Task]) -> None:
     def forks(ctx: Any) -> Any:
         if pid := os.fork():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +24,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def start_site(site_env: dict[str, str], tmp_path: Path) -> StartSite:
     """Makes a cluster of two real workers that knows the poisoned workflows."""
 
-    def make(**more: str | float) -> SiteCluster:
-        more.setdefault("LONGWATCH_WORKFLOWS", "tests.crash.flows,tests.poison.flows")
+    def make(**more: Any) -> SiteCluster:
+        more.setdefault(
+            "LONGWATCH_WORKFLOWS", "tests.crash.flows,tests.poison.flows,tests.poison.exits"
+        )
         return SiteCluster(tmp_path, site_env, **more)
 
     return make

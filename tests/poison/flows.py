@@ -10,6 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from ledger.workflows import Workflow
+from tests.crash.flows import note_attempt
+from tests.poison.kinds import POISONS
 
 TREE = "LONGWATCH_TEST_TREE"
 """In the environment of every process that a `leaves` step starts: the task's id."""
@@ -51,3 +53,33 @@ def block(ctx: Any) -> Any:
     subprocess.run(
         ["sh", "-c", shell], env=os.environ | {TREE: str(ctx.task_id)}, stdout=subprocess.PIPE
     )
+
+
+class Dose(BaseModel):
+    """Which poison, and the file outside in which each run leaves a line."""
+
+    kind: str
+    sink: str
+
+
+poisoned = Workflow("poisoned", input=Dose)
+hurried = Workflow("hurried", input=Dose)
+
+
+def take(ctx: Any) -> Any:
+    """Note the attempt, then do it."""
+    note_attempt(ctx)
+    return POISONS[ctx.input.kind].do(ctx)
+
+
+poisoned.step(take, timeout=40)
+hurried.step(take, timeout=1)
+
+canary = Workflow("canary", input=Dose)
+
+
+@canary.step
+def sing(ctx: Any) -> Any:
+    """A normal unit."""
+    note_attempt(ctx)
+    return {"sang": True}
