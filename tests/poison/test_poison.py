@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from ledger.models import Task
-from tests.crash.cluster_kit import SIGTERM
+from tests.crash.cluster_kit import SIGTERM, wait_for
 from tests.poison.conftest import StartSite
 from tests.poison.flows import canary, hurried, poisoned
 from tests.poison.kinds import POISONS
@@ -46,7 +46,7 @@ def test_every_poison_comes_to_its_own_end_and_stops_no_other(start_site: StartS
         canaries = [cluster.submit(canary, kind="") for _ in range(CANARIES)]
         wait_for_all([*tasks.values(), *canaries])
         cluster.prove_it_works_on()
-        assert len(cluster.list_pids("worker")) == WORKERS
+        wait_for("all workers run", lambda: len(cluster.list_pids("worker")) == WORKERS)
         cluster.signal(SIGTERM)
         assert cluster.wait_for_exit() == 0
         assert "Workflows of tests.poison.exits are not known: SystemExit" in cluster.read_log()
