@@ -58,7 +58,7 @@ def test_a_rolling_restart_under_load_charges_nobody(
         tasks = [last.submit(seconds=0.2, turns=8) for _ in range(8)]
         for _ in range(2):
             begun = len(last.read_sink())
-            wait_for("work goes on", lambda begun=begun: len(last.read_sink()) > begun + 6)
+            wait_for("work goes on", lambda n=begun, at=last: len(at.read_sink()) > n + 6)
             following = stack.enter_context(SiteCluster(tmp_path, site_env))
             last.signal(SIGTERM)
             assert last.wait_for_exit() == 0

@@ -1,0 +1,69 @@
+"""`manage.py migrate`: Django's, for a ledger that is at work meanwhile.
+
+A change of a table waits for whoever reads it, and all others wait behind that change: one long
+reader would stop the product. So the wait is short, and the whole is tried again after a pause in
+which the others get on. A migration is one transaction, so a try that failed, or was killed, has
+changed nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.core.management.commands.migrate import Command as Migrate
+from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from ledger.outages import LOCKED, name_trouble
+
+ONE_AT_A_TIME = 4_711_202_611
+"""Number of the advisory lock that a second `migrate` waits for."""
+
+PAUSE_SECONDS = (1.0, 3.0)
+
+
+class Command(Migrate):
+    """Django's command with a bound on its waits."""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """How long and how often a lock is waited for."""
+        super().add_arguments(parser)
+        parser.add_argument("--lock-seconds", type=float, default=3.0, help="wait for a lock; 3")
+        parser.add_argument("--tries", type=int, default=10, help="tries before it gives up; 10")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Raises CommandError, with nothing changed, when a lock is not to be had."""
+        connection = connections[options["database"]]
+        for left in range(options["tries"] - 1, -1, -1):
+            try:
+                if connection.vendor == "postgresql":
+                    _bound_waits(connection, options["lock_seconds"])
+                super().handle(*args, **options)
+                return
+            except OperationalError as error:
+                if name_trouble(error) != LOCKED:
+                    raise
+                if not left:
+                    raise CommandError(_explain(connection)) from error
+                self.stderr.write(f"A lock is not to be had; {left} more tries.")
+            finally:
+                connection.close()  # with the bounds and the advisory lock
+            time.sleep(random.uniform(*PAUSE_SECONDS))
+
+
+def _bound_waits(connection: BaseDatabaseWrapper, seconds: float) -> None:
+    """Short for locks; none for statements, since an index may take its time."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET lock_timeout = {int(seconds * 1000)}")
+        cursor.execute("SET statement_timeout = 0")
+        cursor.execute("SELECT pg_advisory_lock(%s)", [ONE_AT_A_TIME])
+
+
+def _explain(connection: BaseDatabaseWrapper) -> str:
+    cure = "Look for a long transaction (a dump, an open psql: pg_stat_activity)"
+    if connection.vendor != "postgresql":
+        cure = "Look for another program that writes to the file"
+    return f"The migration got no lock and changed nothing. {cure}, then run it again."
