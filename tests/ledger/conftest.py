@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 
 import pytest
+from django.db import connection
 
-from ledger import clock
+from ledger import clock, runner
+from ledger.runner import Engine
 from ledger.workflows import Workflow, registered
-from tests.factories import make_workflow
+from tests.factories import OWNER, make_workflow
+from tests.ledger.cutting import Proxy
+from tests.ledger.journal import run_until_rest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,3 +36,26 @@ def flow(db: None) -> Iterator[Workflow]:
     workflow = make_workflow()
     with registered(workflow):
         yield workflow
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    """Between this process and its PostgreSQL."""
+    place = connection.settings_dict
+    kept = {"HOST": place["HOST"], "PORT": place["PORT"]}
+    with Proxy(place["HOST"], int(place["PORT"])) as found:
+        connection.close()
+        place.update(HOST="127.0.0.1", PORT=str(found.port))
+        yield found
+        connection.close()
+        place.update(kept)
+
+
+@pytest.fixture
+def resident(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a worker of its own, ticket after ticket, until the named tasks are at rest.
+
+    With an engine that spares this process's children: a database server may be among them.
+    """
+    monkeypatch.setattr(runner, "_engine", (os.getpid(), Engine(OWNER)))
+    return run_until_rest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import connection, transaction
 
 from ledger import clock, runner, settling, sql, states
 from ledger.errors import TaskNotFound
@@ -20,7 +21,7 @@ from ledger.transitions import approvals, holder, sweeps
 from ledger.workflows import Again, AskApproval, RetryLater, Sleep, Workflow, registered
 from tests.factories import LEASE, OTHER, OWNER, attempt, make_unit, submit
 from tests.ledger.cutting import Proxy
-from tests.ledger.replay import check_columns
+from tests.ledger.journal import Journal, check_uncharged
 from tests.ledger.stages import APPROVER
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
@@ -28,76 +29,6 @@ PATIENCE = 60.0
 
 KEEP, SETTLE, COMMIT = b"WITH me AS (", b"WITH me AS MATERIALIZED", b"COMMIT"
 CLAIM = b"WITH pick AS MATERIALIZED"
-
-
-@pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    """Between this process and its PostgreSQL."""
-    place = connection.settings_dict
-    kept = {"HOST": place["HOST"], "PORT": place["PORT"]}
-    with Proxy(place["HOST"], int(place["PORT"])) as found:
-        connection.close()
-        place.update(HOST="127.0.0.1", PORT=str(found.port))
-        yield found
-        connection.close()
-        place.update(kept)
-
-
-@pytest.fixture
-def resident(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Runs a worker, ticket after ticket, until the named tasks are at rest."""
-    monkeypatch.setattr(runner, "_engine", None)
-    guardian = Guardian()  # not started: nobody beats, sweeps or looks in between
-
-    def run(*keys: Any) -> None:
-        until = time.monotonic() + PATIENCE
-        while Task.objects.filter(pk__in=keys, status__in=states.WALL_RUNS).exists():
-            assert time.monotonic() < until, list(Task.objects.values("status", "step_name"))
-            try:
-                runner.run_resident(
-                    owner=OWNER, stop=lambda: not_ready(keys), until=until, guardian=guardian,
-                    idle=lambda seconds: move_on(),
-                )  # fmt: skip
-            except OperationalError:
-                settling.forget_connections()  # as the ticket does
-
-    return run
-
-
-def not_ready(keys: Any) -> bool:
-    """True when none of the tasks can go on by itself."""
-    return not Task.objects.filter(pk__in=keys, status__in=states.WALL_RUNS).exists()
-
-
-def move_on() -> None:
-    """Timers run out while the worker idles."""
-    clock.offset += 400
-    sweeps.promote_due()
-
-
-class Journal:
-    """A workflow whose first step ends as a test says; `runs` is what ran, in order."""
-
-    def __init__(self, outcome: Callable[[Any], Any]) -> None:
-        self.runs: list[tuple[Any, str, int]] = []
-        self.flow = Workflow("journal", self_approval=True)
-        self.flow.step(lambda ctx: self.note(ctx, outcome), name="first")
-        self.flow.step(lambda ctx: self.note(ctx, lambda ctx: {"second": True}), name="second")
-
-    def note(self, ctx: Any, outcome: Callable[[Any], Any]) -> Any:
-        """One run of a step."""
-        self.runs.append((ctx.task_id, ctx.step, ctx.turn))
-        return outcome(ctx)
-
-
-def check_uncharged() -> None:
-    """No lost worker, no repair, no gap; every accepted unit once."""
-    for task in Task.objects.all():
-        check_columns(task)
-        assert (task.reclaims, task.repair_count, task.releases) == (0, 0, 0)
-        numbers = sorted([e.seq for e in task.events.all()] + [o.seq for o in task.outputs.all()])
-        assert numbers == list(range(1, task.event_seq + 1))
-    assert not Event.objects.filter(kind__in=["stale_write_refused", "reclaimed"]).exists()
 
 
 Outcome = Callable[[Any], Any]
@@ -396,7 +327,7 @@ def test_a_worker_idles_only_when_there_is_nothing_to_do(
     flow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A unit that fails, asks or sleeps leaves the worker with nothing; the queue may be full."""
-    monkeypatch.setattr(runner, "_engine", None)
+    monkeypatch.setattr(runner, "_engine", (os.getpid(), Engine(OWNER)))
     sleepy = Journal(lambda ctx: Sleep(600))
     idles: list[int] = []
 
