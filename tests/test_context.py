@@ -136,6 +136,7 @@ def test_spending_past_the_limit_is_recorded_and_told() -> None:
     assert Spend.objects.get().tokens_in == 11
 
 
+@pytest.mark.case(2)
 def test_a_stale_holder_writes_nothing_but_what_it_spent() -> None:
     workflow = make_workflow()
     ctx = make_context(claim_new(workflow), workflow)
@@ -151,6 +152,7 @@ def test_a_stale_holder_writes_nothing_but_what_it_spent() -> None:
     assert not Artifact.objects.exists()
 
 
+@pytest.mark.case(58)
 def test_a_unit_that_is_ended_meanwhile_still_records_what_it_spent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -178,6 +180,7 @@ def test_a_unit_that_is_ended_meanwhile_still_records_what_it_spent(
     assert ctx.spent_tokens == 40
 
 
+@pytest.mark.case(58)
 def test_an_outage_is_no_failure_of_a_step_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     workflow = make_workflow()
     held = claim_new(workflow)
@@ -198,6 +201,7 @@ def test_an_outage_is_no_failure_of_a_step_that_writes(monkeypatch: pytest.Monke
     assert (ctx.spent_tokens, ctx.spent_nano) == (40, 400_000_000)
 
 
+@pytest.mark.case(58)
 def test_money_is_recorded_after_an_outage_that_cost_the_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -110,6 +110,7 @@ def test_sigterm_to_one_worker_replaces_it_after_its_unit(start_cluster: StartCl
         assert cluster.wait_for_exit() == 0
 
 
+@pytest.mark.case(22)
 def test_without_its_sentinel_the_cluster_finishes_its_units_and_fails(
     start_cluster: StartCluster,
 ) -> None:
@@ -121,6 +122,7 @@ def test_without_its_sentinel_the_cluster_finishes_its_units_and_fails(
         assert cluster.database.read(unit, "state") == "done"
 
 
+@pytest.mark.case(22)
 def test_without_its_main_process_nothing_is_left_and_nothing_new_begins(
     start_cluster: StartCluster,
 ) -> None:
@@ -136,6 +138,7 @@ def test_without_its_main_process_nothing_is_left_and_nothing_new_begins(
         assert cluster.database.read(later, "runs") == 0
 
 
+@pytest.mark.case(22)
 def test_an_orphan_gives_its_unit_back_after_the_grace(start_cluster: StartCluster) -> None:
     with start_cluster(LONGWATCH_DRAIN_SECONDS=1) as cluster:
         unit = cluster.database.add("sleep", 3600)
@@ -147,6 +150,7 @@ def test_an_orphan_gives_its_unit_back_after_the_grace(start_cluster: StartClust
         assert cluster.database.read(unit, "released") == 1
 
 
+@pytest.mark.case(16)
 def test_a_sentinel_that_hangs_ends_the_cluster_after_the_units(
     start_cluster: StartCluster,
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_stop_gets_past_a_pusher_that_does_not_answer(start_cluster: StartClus
         assert read_states(cluster, running) == ["done"] * 2
 
 
+@pytest.mark.case(25)
 def test_signals_during_the_start_stop_it_too(start_cluster: StartCluster) -> None:
     """Six clusters, each signalled at another moment of its first third of a second."""
     for number in range(6):

@@ -69,6 +69,7 @@ def test_a_unit_longer_than_the_drain_is_given_back_uncharged(start_site: StartS
     assert read_kinds(task) == ["submitted", "released"]
 
 
+@pytest.mark.case(1)
 def test_a_worker_that_slept_past_its_lease_can_write_nothing(start_site: StartSite) -> None:
     with start_site() as cluster:
         task = cluster.submit(seconds=1, turns=1)
@@ -88,6 +89,7 @@ def test_a_worker_that_slept_past_its_lease_can_write_nothing(start_site: StartS
     assert_whole(task, 1)
 
 
+@pytest.mark.case(53)
 def test_stop_now_ends_the_unit_and_frees_its_worker(start_site: StartSite) -> None:
     with start_site() as cluster:
         tasks = [cluster.submit(seconds=600, turns=1) for _ in range(2)]
@@ -105,6 +107,7 @@ def test_stop_now_ends_the_unit_and_frees_its_worker(start_site: StartSite) -> N
         assert read_kinds(task) == ["submitted", "cancel_requested", "cancelled"]
 
 
+@pytest.mark.case(16)
 def test_tasks_of_two_workers_survive_a_storm_of_kills(start_site: StartSite) -> None:
     with start_site(LONGWATCH_MAX_RECLAIMS=50) as cluster:
         tasks = [cluster.submit(seconds=0.3, turns=5) for _ in range(6)]

@@ -22,10 +22,10 @@ PATIENCE = 60.0
 class Journal:
     """A workflow whose first step ends as a test says; `runs` is what ran, in order."""
 
-    def __init__(self, outcome: Callable[[Any], Any]) -> None:
+    def __init__(self, outcome: Callable[[Any], Any], **options: Any) -> None:
         self.runs: list[tuple[Any, str, int]] = []
         self.flow = Workflow("journal", self_approval=True)
-        self.flow.step(lambda ctx: self.note(ctx, outcome), name="first")
+        self.flow.step(lambda ctx: self.note(ctx, outcome), name="first", **options)
         self.flow.step(lambda ctx: self.note(ctx, lambda ctx: {"second": True}), name="second")
 
     def note(self, ctx: Any, outcome: Callable[[Any], Any]) -> Any:

@@ -287,6 +287,7 @@ def test_long_keys_stay_different_keys(flow: Workflow) -> None:
     assert Spend.objects.count() == 2
 
 
+@pytest.mark.case(58)
 def test_what_a_lost_worker_spent_is_recorded_once_and_marked(flow: Workflow) -> None:
     task = submit(flow)
     held = claim(flow)

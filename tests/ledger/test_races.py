@@ -77,6 +77,7 @@ def check_all() -> None:
 # --- Claims ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.case(4)
 def test_each_task_is_claimed_by_one(flow: Workflow, together: Crew) -> None:
     tasks = {submit(flow, lane=LANES[n % 3]).pk for n in range(7)}
 
@@ -159,6 +160,8 @@ class Fleet:
         return done
 
 
+@pytest.mark.case(4)
+@pytest.mark.case(53)
 @pytest.mark.parametrize(("workers", "tasks", "rounds"), [(2, 10, 60), (8, 200, 150)])
 def test_settle_and_claim_loses_nothing(
     workers: int, tasks: int, rounds: int, flow: Workflow, together: Crew
@@ -186,6 +189,7 @@ def test_settle_and_claim_loses_nothing(
 # --- Leases ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.case(1)
 def test_a_late_settle_and_a_reclaim_have_one_winner(flow: Workflow, together: Crew) -> None:
     won: collections.Counter[str] = collections.Counter()
     for _ in range(20):
@@ -386,6 +390,7 @@ def test_several_sweepers_take_a_task_back_once(flow: Workflow, together: Crew) 
     check_all()
 
 
+@pytest.mark.case(58)
 def test_an_amount_is_recorded_once_and_sums_add_up(flow: Workflow, together: Crew) -> None:
     task = submit(flow)
     held = claim(flow)

@@ -116,6 +116,7 @@ def test_a_repair_restarts_with_feedback_and_keeps_progress(run: Callable[..., T
     ]  # fmt: skip
 
 
+@pytest.mark.case(55)
 def test_repairs_are_bounded(run: Callable[..., Task]) -> None:
     def work(ctx: Any) -> Any:
         return Repair(to="work", feedback="again")
@@ -319,6 +320,7 @@ def _looping(ctx: Any) -> Any:
     return Again()
 
 
+@pytest.mark.case(53)
 def test_a_cancel_during_a_unit_ends_the_task_at_the_boundary(run: Callable[..., Task]) -> None:
     def work(ctx: Any) -> Any:
         operators.cancel_task(ctx.task_id, actor=OPERATOR, reason="enough")

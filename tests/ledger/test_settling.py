@@ -42,6 +42,7 @@ CUTS: dict[str, tuple[bytes, Outcome, int]] = {
 }
 
 
+@pytest.mark.case(29)
 @pytest.mark.postgresql
 @pytest.mark.parametrize("forward", [True, False], ids=["answer lost", "request lost"])
 @pytest.mark.parametrize(("marker", "outcome", "rivals"), CUTS.values(), ids=CUTS)
@@ -73,6 +74,7 @@ def test_a_unit_whose_settle_was_cut_off_is_in_once_and_never_run_again(
     check_uncharged()
 
 
+@pytest.mark.case(29)
 @pytest.mark.postgresql
 @pytest.mark.parametrize("forward", [True, False], ids=["answer lost", "request lost"])
 @pytest.mark.parametrize("fault", [ValueError("broken"), RetryLater(30)], ids=repr)
@@ -94,6 +96,7 @@ def test_a_failure_whose_record_was_cut_off_is_counted_once(
     assert [step for _, step, _ in journal.runs] == ["first", "first", "second"]
 
 
+@pytest.mark.case(29)
 @pytest.mark.postgresql
 @pytest.mark.parametrize("forward", [True, False], ids=["answer lost", "request lost"])
 def test_a_claim_whose_answer_was_lost_is_found_again(
@@ -272,6 +275,7 @@ def test_a_report_of_no_number_is_refused(number: float, flow: Workflow) -> None
     assert len(task.progress_note) <= 500
 
 
+@pytest.mark.case(8)
 def test_a_value_that_the_database_refuses_is_a_charged_attempt_and_no_loop(
     flow: Workflow,
 ) -> None:

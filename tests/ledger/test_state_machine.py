@@ -210,6 +210,7 @@ def forget_refusal(before: dict[str, Any], after: dict[str, Any]) -> None:
         assert after["task"].pop(column) == before["task"].pop(column) + 1
 
 
+@pytest.mark.case(2)
 @pytest.mark.parametrize("function", HOLDERS)
 @pytest.mark.parametrize(
     "wrong", [{"owner": "host:3:boot-3"}, {"fence": -1}, {"fence": 1}], ids=str

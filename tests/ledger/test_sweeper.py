@@ -117,6 +117,7 @@ def tick_without_database(one: Sweeper) -> None:
         one.tick()
 
 
+@pytest.mark.case(13)
 @pytest.mark.parametrize(
     ("here", "there"),
     [(100, 100), (100, 0.5), (0.5, 3600), (0.5, -5)],
@@ -152,6 +153,7 @@ def lose_worker() -> None:
     assert sweep().reclaimed == 1
 
 
+@pytest.mark.case(13)
 def test_a_lease_far_in_the_future_is_left_by_a_clock_that_stepped_back(flow: Workflow) -> None:
     task = submit(flow)
     claim(flow)
@@ -221,6 +223,7 @@ def test_what_was_taken_back_stands_at_the_head(flow: Workflow) -> None:
     assert claim(flow, OTHER).task_id == first.pk == held.task_id
 
 
+@pytest.mark.case(53)
 @pytest.mark.parametrize(
     ("ask_for", "status"),
     [(operators.cancel_task, states.CANCELLED), (operators.pause_task, states.PAUSED)],
@@ -239,6 +242,7 @@ def test_a_wish_is_heard_when_its_worker_is_lost(
 # --- Promotion ------------------------------------------------------------------------------------
 
 
+@pytest.mark.case(61)
 def test_a_storm_of_retries_comes_back_in_the_order_in_which_it_was_due(flow: Workflow) -> None:
     waits = [9.0, 3.0, 6.0]
     tasks = []
