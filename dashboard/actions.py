@@ -22,7 +22,8 @@ MAX_TRIES = 3
 class Action:
     """One button. `run` is its transition, and by its name the edges of the state diagram.
 
-    `form` is asked in a dialog (without a script: on a page) first; None acts at once.
+    `form` is asked in a dialog (without a script: on a page) first; None acts at once. `key` opens
+    that dialog, with the focus on the safe button: a letter alone does nothing to a task.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Action:
     danger: bool = False
     safe: str = "Leave it as it is"
     hint: str = ""
+    key: str = ""
 
     @property
     def asks(self) -> bool:
@@ -63,7 +65,7 @@ RETRY = Action(
 )  # fmt: skip
 RESTART = Action(
     "restart", "Restart from step…", "undo", operators.restart_task, "Restarted.",
-    forms.RestartForm,
+    forms.RestartForm, key="R",
     hint="Outputs of that step and of all later ones are superseded, not deleted.",
 )  # fmt: skip
 LIMITS = Action(
@@ -72,7 +74,7 @@ LIMITS = Action(
 )  # fmt: skip
 CANCEL = Action(
     "cancel", "Cancel…", "x", operators.cancel_task, "Cancelled.", forms.ReasonForm, danger=True,
-    safe="Keep the task",
+    safe="Keep the task", key="c",
 )  # fmt: skip
 STOP = Action(
     "stop", "Stop now…", "x", operators.stop_task, "Stopped.", forms.ReasonForm, danger=True,

@@ -21,6 +21,9 @@ DECIDED_SHOWN = 20
 JUST = dt.timedelta(minutes=15)
 """Answers up to this age stand apart in the queue."""
 
+SOON = dt.timedelta(hours=1)
+"""A question that expires within this time is marked."""
+
 
 def load_queue(request: PageRequest, open_id: str) -> dict[str, Any]:
     """The open questions, those that this person may not answer apart, and the last answers.
@@ -31,6 +34,8 @@ def load_queue(request: PageRequest, open_id: str) -> dict[str, Any]:
     me, now = str(request.actor), read_server_time()
     own = [one for one in waiting if one["task__submitted_by"] == me and not one["self_approval"]]
     name_deciders(decided)
+    for one in waiting:
+        one["urgent"] = one["expires_at"] - now < SOON
     answers = approvals.DECISIONS.values()
     for one in decided:
         one["undoable"] = (
@@ -38,7 +43,7 @@ def load_queue(request: PageRequest, open_id: str) -> dict[str, Any]:
         )
     just = [one for one in decided if one["undoable"] or now - one["decided_at"] < JUST]
     seen = [
-        (one["id"], one.get("status"), one.get("undoable"), one in just)
+        (one["id"], one.get("status"), one.get("undoable"), one.get("urgent"), one in just)
         for one in waiting + decided
     ]
     return {

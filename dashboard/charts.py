@@ -96,6 +96,11 @@ class Line:
     y2: float
     css: str
 
+    @property
+    def alone(self) -> bool:
+        """A point without neighbours, which a line would leave too small to see."""
+        return (self.x1, self.y1) == (self.x2, self.y2)
+
 
 def find_top(highest: float, steps: Sequence[float] = ()) -> float:
     """The round number at the top of an axis that reaches `highest`."""
@@ -145,7 +150,7 @@ def draw_curve(values: Sequence[float | None], css: str, top: float) -> list[Lin
         before = points[place - 1] if place else None
         if here and before:
             lines.append(Line(*before, *here, css))
-        elif here:
+        elif here and not any(points[place + 1 : place + 2]):
             lines.append(Line(*here, *here, css))
     return lines
 

@@ -79,6 +79,14 @@ class LimitsForm(ActionForm):
             "wall": shorten_number(task.limit_wall / 3600),
         }
         super().__init__(*args, task=task, initial=now | kwargs.pop("initial", {}), **kwargs)
+        used = {
+            "units": f"{task.used_units:,}",
+            "tokens": f"{task.used_tokens_in + task.used_tokens_out:,}",
+            "cost": f"${conf.format_money(task.used_cost)}",
+        }
+        for name, text in used.items():
+            self.fields[name].help_text = f"Used so far: {text}."
+        self.fields["wall"].help_text = "Waiting for people is not counted."
 
     def read_values(self) -> dict[str, Any]:
         """The limits as the API writes them: money as a decimal string, time in seconds."""

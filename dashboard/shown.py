@@ -69,6 +69,10 @@ HIDDEN = frozenset(
 """Keys of an event's data that its line leaves out; they are all in its details."""
 
 
+CALLED = {"subject": "", "to": "from step", "reclaims": "losses at this step"}
+"""What a key of an event's data is called; the other keys speak for themselves."""
+
+
 def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
     """An event's data in one line: `key: value` of what a person reads, one level deep."""
     if "type" in data and "message" in data:  # an error
@@ -81,10 +85,10 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
             parts.append(words.REASONS.get(str(value), str(value)))
         elif isinstance(value, dict):
             parts.append(summarise_data(value, limit))
-        elif isinstance(value, list):
-            parts.append(f"{key}: {', '.join(str(one) for one in value[:5])}")
         else:
-            parts.append(f"{key}: {value}")
+            name = CALLED.get(key, key)
+            text = ", ".join(map(str, value[:5])) if isinstance(value, list) else value
+            parts.append(f"{name}: {text}" if name else str(text))
     return clean_text("; ".join(part for part in parts if part), limit)
 
 

@@ -61,10 +61,16 @@ def read_wanted(
     inner = follow_schema(schema, known)
     kind, choices = choose_kind(inner, known)
     return Wanted(
-        name, kind, schema.get("title") or inner.get("title") or name,
+        name, kind, say_label(name, schema.get("title") or inner.get("title") or name),
         schema.get("description") or inner.get("description") or "",
         required, schema.get("default"), choices,
     )  # fmt: skip
+
+
+def say_label(name: str, title: str) -> str:
+    """The title; one that pydantic made of the name, with its capitals, as a person writes it."""
+    plain = name.replace("_", " ")
+    return plain.capitalize() if title in {name, plain.title()} else title
 
 
 def follow_schema(schema: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping[str, Any]:

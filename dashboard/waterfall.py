@@ -30,6 +30,7 @@ NOTE_WIDTH = 22.0
 LOOKS = {
     spans.DONE: ("b-ok", "Completed"),
     spans.RUNNING: ("b-run", "Running"),
+    spans.STALLED: ("b-still", "Stalled, no progress"),
     spans.SUPERSEDED: ("b-old", "Superseded"),
     spans.FAILED: ("b-failh", "Failed attempt"),
     spans.LOST: ("b-stall", "Lost, lease running out"),
@@ -128,6 +129,12 @@ class Waterfall:
     def ticked(self) -> bool:
         """True when some row has a tick for its units."""
         return any(row.ticks for row in self.rows)
+
+    @property
+    def pace(self) -> str:
+        """Percent of the width that a second takes where the picture ends: now moves by it."""
+        last = self.axis.pieces[-1]
+        return f"{last.width / max(1.0, last.end - last.start):.6f}"
 
     @property
     def gaps(self) -> list[Piece]:

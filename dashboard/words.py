@@ -31,8 +31,8 @@ LOOKS = {
     states.DEAD: Look("Gave up", "dead", "is-dead"),
     states.CANCELLED: Look("Cancelled", "cancel", "is-idle"),
 }
-LOST = Look("Lost", "lost", "is-stall", "its worker is gone; it is queued again by itself")
-STALLED = Look("Stalled", "stall", "is-stall", "a worker holds it, but nothing moves")
+LOST = Look("Lost", "lost", "is-stall", "queues again by itself")
+STALLED = Look("Stalled", "stall", "is-stall", "no progress, lease alive")
 NOT_STARTED = Look("Not started", "idle", "is-idle")
 NO_WORKER = Look("No worker", "none", "is-stall")
 
@@ -119,7 +119,8 @@ def describe_status(task: Mapping[str, Any], now: dt.datetime) -> Look:
             return dataclasses.replace(look, note="pauses after this unit")
         return STALLED if task["stalled"] else look
     if status == states.QUEUED and task["claimable"]["why"]:
-        return dataclasses.replace(NO_WORKER, note=task["claimable"]["why"])
+        why = task["claimable"]["why"].replace("no worker for", "none knows")
+        return dataclasses.replace(NO_WORKER, note=why)
     reason = task["status_reason"]
     return dataclasses.replace(look, note=REASONS.get(reason, reason))
 

@@ -3,6 +3,7 @@
   "use strict";
   const POLLED = "[hx-trigger^='every']";
   const find = (id) => document.getElementById(id);
+  const root = document.documentElement;
   const say = (text) => { find("announce").textContent = text; };
   let paused = false;
   let signedOut = false;
@@ -100,13 +101,29 @@
   }
 
   // The page's clock is the server's: <html data-now> and the time since it arrived.
-  const skew = Date.parse(document.documentElement.dataset.now || new Date().toISOString()) - Date.now();
+  const skew = Date.parse(root.dataset.now || new Date().toISOString()) - Date.now();
   function tick() {
     if (document.hidden) return;
+    if (!paused) moveNow();
     for (const time of document.querySelectorAll("time[data-time]")) {
       const seconds = (Date.now() + skew - Date.parse(time.dateTime)) / 1000;
       if (time.dataset.time === "left") time.textContent = seconds < 0 ? `${saySpan(-seconds)} left` : "expired, checking";
       else time.textContent = seconds >= 0 ? `${saySpan(seconds)} ago` : `in ${saySpan(-seconds)}`;
+    }
+  }
+
+  // Between two answers the line of now goes on at the pace of its picture, what is under way with it.
+  function moveNow() {
+    const picture = document.querySelector("table.wf[data-at]");
+    if (!picture) return;
+    const { at, now, pace } = picture.dataset;
+    const passed = Math.max(0, (Date.now() + skew - Date.parse(at)) / 1000);
+    const place = Math.min(100, parseFloat(now) + passed * pace);
+    for (const line of picture.querySelectorAll(".nowl")) for (const end of ["x1", "x2"]) line.setAttribute(end, `${place}%`);
+    picture.querySelector(".nowt").setAttribute("x", `${place}%`);
+    for (const bar of picture.querySelectorAll(".grows")) {
+      const width = place - parseFloat(bar.getAttribute("x"));
+      if (width > parseFloat(bar.getAttribute("width"))) bar.setAttribute("width", `${width}%`);
     }
   }
 
@@ -125,11 +142,59 @@
     if (going || event.key === "?") document.querySelector(`.side [data-go="${CSS.escape(event.key)}"]`)?.click();
     else if (event.key === "g") goUntil = Date.now() + 1500;
     else if (event.key === "l") find("live-pause")?.click();
+    else if (event.key === "j" || event.key === "k") moveRow(event.key === "j" ? 1 : -1);
+    else if (event.key === "[" || event.key === "]") document.querySelector(`#around [aria-keyshortcuts="${event.key}"][href]`)?.click();
     else if (event.key === "/" && document.querySelector("input[type=search]")) {
       event.preventDefault();
       document.querySelector("input[type=search]").focus();
-    }
+    } else if (!event.repeat) document.querySelector(`.acts [data-key="${CSS.escape(event.key)}"]`)?.click();
   }, true);
+
+  function moveRow(step) {
+    const rows = [...document.querySelectorAll("a[data-row]")].filter((row) => row.offsetParent);
+    const here = rows.indexOf(document.activeElement);
+    const from = here < 0 ? rows.findIndex((row) => row.ariaCurrent) : here;
+    rows[from < 0 ? (step > 0 ? 0 : rows.length - 1) : from + step]?.focus();
+  }
+
+  // A task's page knows the list that it was opened from: its neighbours there, and the way back.
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("a[data-row]")) return;
+    const rows = [...document.querySelectorAll("a[data-row]")].map((row) => row.pathname);
+    sessionStorage.setItem("longwatch-list", JSON.stringify({ rows, back: location.pathname + location.search }));
+  });
+  function showAround() {
+    const around = find("around");
+    const list = JSON.parse(sessionStorage.getItem("longwatch-list") || "null");
+    const place = around && list ? list.rows.indexOf(location.pathname) : -1;
+    if (place < 0) return;
+    around.hidden = false;
+    around.firstElementChild.textContent = `${place + 1} of ${list.rows.length}`;
+    for (const [rel, path] of [["prev", list.rows[place - 1]], ["next", list.rows[place + 1]]]) {
+      if (path) around.querySelector(`[rel=${rel}]`).href = path;
+    }
+    find("back").href = list.back;
+  }
+
+  // Copies. The clipboard's own interface is missing where a page comes over plain http.
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest(".copy");
+    if (!button) return;
+    const text = button.dataset.copy ?? find(button.dataset.copies).textContent;
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      const field = document.body.appendChild(document.createElement("textarea"));
+      field.value = text;
+      field.select();
+      document.execCommand("copy");
+      field.remove();
+      button.focus();
+    }
+    say("Copied.");
+    button.classList.add("is-ok");
+    button.addEventListener("blur", () => button.classList.remove("is-ok"), { once: true });
+  });
 
   // A letter answers a request. One that needs words opens the comment; what can't be undone is only
   // focused, so that Enter, and then a dialog, stand between the letter and the deed.
@@ -169,6 +234,7 @@
   }
 
   function showKeys() {
+    root.dataset.keys = keysOff() ? "off" : "on";
     const button = find("keys-off");
     if (!button) return;
     button.hidden = false;
@@ -180,7 +246,9 @@
       localStorage.setItem("longwatch-keys", keysOff() ? "on" : "off");
       showKeys();
     });
+    root.dataset.script = "on";
     showKeys();
+    showAround();
     restoreSeen();
     find("dialog")?.addEventListener("close", (event) => event.target.replaceChildren());
     showLive();

@@ -35,12 +35,16 @@ def chart(figure: dict[str, Any]) -> SafeString:
     curves = format_html_join(
         "", '<line class="{}" x1="{}%" y1="{}" x2="{}%" y2="{}"/>',
         ((one.css, *(f"{n:.2f}" for n in (one.x1, one.y1, one.x2, one.y2)))
-         for one in figure["curves"]),
+         for one in figure["curves"] if not one.alone),
+    )  # fmt: skip
+    dots = format_html_join(
+        "", '<circle class="{}" cx="{}%" cy="{}" r="2"/>',
+        ((one.css, f"{one.x1:.2f}", f"{one.y1:.2f}") for one in figure["curves"] if one.alone),
     )  # fmt: skip
     return format_html(
-        '<svg class="ch" height="114" role="img" aria-label="{}">{}{}{}{}'
+        '<svg class="ch" height="114" role="img" aria-label="{}">{}{}{}{}{}'
         '<text x="0" y="20">{}</text></svg>',
-        figure["says"], grid, ticks, _write_rects(figure["bars"]), curves, figure["top"],
+        figure["says"], grid, ticks, _write_rects(figure["bars"]), curves, dots, figure["top"],
     )  # fmt: skip
 
 

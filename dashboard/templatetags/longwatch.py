@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from typing import Any
 
 from django import template
@@ -11,12 +12,14 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from dashboard import rich_text, words
-from ledger import queries
+from ledger import conf, queries
 from ledger.queries import COUNT_CAP
 
 register = template.Library()
 
 MAX_JSON_SHOWN = 4_000
+LINE = 40
+"""Characters in which a list of plain values stands on one line."""
 DASH = "\N{EN DASH}"
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
@@ -122,6 +125,18 @@ def say_span(seconds: float) -> str:
 
 
 @register.filter
+def bound(value: float | dt.timedelta | None) -> str:
+    """A bound as people set it: '7 d', '20 m', without the zeros of a second unit."""
+    return re.sub(r" 0+ [hms]$", "", duration(value))
+
+
+@register.filter
+def money(amount: str) -> str:
+    """A decimal amount to the cent, for figures above each other; a task's page has it exact."""
+    return words.say_money(conf.parse_money(amount))
+
+
+@register.filter
 def short_id(value: object) -> str:
     """The first 8 and last 4 characters: UUIDs of one minute begin alike."""
     text = str(value)
@@ -143,7 +158,7 @@ def capped(count: int) -> str:
 @register.filter
 def pretty_json(value: Any) -> str:
     """Indented JSON with exact numbers, cut after some 4,000 characters."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    text = write_json(value)
     if len(text) <= MAX_JSON_SHOWN:
         return text
     return f"{text[:MAX_JSON_SHOWN]}\n… {len(text) - MAX_JSON_SHOWN:,} more characters"
@@ -152,7 +167,28 @@ def pretty_json(value: Any) -> str:
 @register.filter
 def whole_json(value: Any) -> str:
     """Indented JSON, all of it."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return write_json(value)
+
+
+_PLAIN_LIST = re.compile(r"\[\n( +)([^\[\]{}]*?)\n( *)\]")
+
+
+def write_json(value: Any) -> str:
+    """Indented JSON with exact numbers; a list of plain values in as few lines as it needs."""
+    return _PLAIN_LIST.sub(_fill_list, json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _fill_list(found: re.Match[str]) -> str:
+    items = re.split(r",\n +", found[2])  # JSON writes a line break in a string as \\n
+    if len(", ".join(items)) <= LINE:
+        return f"[{', '.join(items)}]"
+    lines = [""]
+    for item in items:
+        if lines[-1] and len(lines[-1]) + len(item) > LINE:
+            lines.append("")
+        lines[-1] += f" {item}," if lines[-1] else f"{item},"
+    body = f"\n{found[1]}".join(lines).removesuffix(",")
+    return f"[\n{found[1]}{body}\n{found[3]}]"
 
 
 @register.filter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from django.utils.safestring import SafeString
 
 from dashboard.panel import Wish
 from dashboard.rich_text import reveal_controls
-from dashboard.templatetags.longwatch import read_server_time, say_span
+from dashboard.templatetags.longwatch import read_server_time, say_span, write_json
 
 register = template.Library()
 
@@ -43,7 +42,7 @@ def choose(task: Mapping[str, Any], wish: Wish, **changes: Any) -> SafeString:
 @register.simple_tag
 def output_json(value: Any) -> dict[str, Any]:
     """`text`: an output as indented JSON with exact numbers; `cut`: characters left out of it."""
-    text = reveal_controls(json.dumps(value, indent=2, ensure_ascii=False))
+    text = reveal_controls(write_json(value))
     shown = colour_json(text) if len(text) <= MAX_COLOURED else text[:MAX_OUTPUT]
     return {"text": shown, "cut": max(0, len(text) - MAX_OUTPUT)}
 

@@ -40,7 +40,8 @@ def show_events(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     rows = queries.list_latest_events(task_id, before=before, limit=PAGE, kind=kind)
     called = shown.name_actors({past.actor_text(row["actor"]) for row in rows})
     events = past.tell_events(rows, called)
-    kinds = sorted((words.EVENTS[one].label, one) for one in KINDS)
+    there = queries.list_kinds(task_id)
+    kinds = sorted((words.EVENTS[one].label, one) for one in KINDS if one in there)
     context = {"events": events, "what": "Events", "kind": kind, "kinds": kinds}
     return render_record(request, task_id, context, rows)
 

@@ -35,9 +35,12 @@ KEYS = (
     ("g s", "Stalled, gave up"),
     ("g w", "Workers"),
     ("g f", "Workflows"),
+    ("j k", "Next, previous row of a list; Enter opens it"),
+    ("[ ]", "Previous, next task of the list that you came from"),
     ("/", "To the filter of a list; Esc leaves it"),
     ("l", "Pause live updates, or go on"),
     ("a r s", "On an approval: approve, reject, send back"),
+    ("⇧R c", "On a task: restart from a step, cancel; each opens its dialog"),
     ("z", "Take that answer back while it has not acted"),
     ("?", "This page"),
 )

@@ -72,6 +72,7 @@ def render_task(
     context |= load_rest(context, wish)
     context |= {"section": "tasks", "notice": notice, "position": name_position(row)}
     context["offers"] = list_offers(row) if OPERATE in request.scopes else []
+    context["over"] = all(why for _, why in context["offers"])
     context["obstacles"] = explain_obstacles(context["offers"])
     return render_page(
         request,

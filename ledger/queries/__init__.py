@@ -69,6 +69,7 @@ from ledger.queries.timeline import (
     Span,
     Timeline,
     build_timeline,
+    list_kinds,
     list_record,
     list_units,
 )
@@ -121,6 +122,7 @@ __all__ = [
     "list_events",
     "list_failures",
     "list_from",
+    "list_kinds",
     "list_latest_events",
     "list_latest_outputs",
     "list_lineage",

@@ -25,11 +25,11 @@ MAX_UNITS = 1_000
 
 MAX_EVENTS = 500
 
-DONE, SUPERSEDED, RUNNING = "done", "superseded", "running"
+DONE, SUPERSEDED, RUNNING, STALLED = "done", "superseded", "running", "stalled"
 FAILED, LOST, RELEASED = "failed", "lost", "released"
 BACKOFF, WAITING, PAUSED, QUEUED = "backoff", "waiting", "paused", "queued"
 
-WORK = frozenset({DONE, SUPERSEDED, RUNNING, FAILED, LOST, RELEASED})
+WORK = frozenset({DONE, SUPERSEDED, RUNNING, STALLED, FAILED, LOST, RELEASED})
 """A worker was busy with the task; in all else nobody was."""
 
 ATTEMPTS = {"attempt_failed": FAILED, "released": RELEASED, "reclaimed": LOST}
@@ -166,6 +166,11 @@ def list_record(
     return [show_event(row) for row in found]
 
 
+def list_kinds(task_id: UUID) -> set[str]:
+    """The kinds of events that the task has."""
+    return set(Event.objects.filter(task=task_id).values_list("kind", flat=True).distinct())
+
+
 def build_timeline(
     task: Task,
     units: Sequence[dict[str, Any]],
@@ -223,18 +228,33 @@ def _read_attempts(events: Iterable[dict[str, Any]]) -> Iterator[Span]:
 
 
 def _read_current(task: Task, attempts: Sequence[Span], now: dt.datetime) -> list[Span]:
-    """What is going on: the running unit, or the wait for a worker."""
+    """What is going on: the running unit, how long it stands still, or the wait for a worker."""
     if task.status == states.RUNNING:
-        kind, start = RUNNING, task.claimed_at or task.updated_at
-    elif task.status == states.QUEUED:
-        last = max((span.end for span in attempts), default=task.created_at)
-        kind, start = QUEUED, max(last, task.available_at)
-    else:
+        return list(_read_running(task, now))
+    if task.status != states.QUEUED:
         return []
+    last = max((span.end for span in attempts), default=task.created_at)
+    start = min(max(last, task.available_at), now)
     return [
-        Span(kind, task.step_name, min(start, now), now, task.turn, task.round,
-             task.event_seq + 1, task.lease_owner, open=True)
-    ]  # fmt: skip
+        Span(
+            QUEUED, task.step_name, start, now, task.turn, task.round, task.event_seq + 1, open=True
+        )
+    ]
+
+
+def _read_running(task: Task, now: dt.datetime) -> Iterator[Span]:
+    """The running unit until now; of a stalled one (`find_task` says so) until it last moved."""
+    start = min(task.claimed_at or task.updated_at, now)
+    span = Span(RUNNING, task.step_name, start, now, task.turn, task.round,
+                task.event_seq + 1, task.lease_owner, open=True)  # fmt: skip
+    alive = task.lease_until is not None and task.lease_until >= now
+    if not (alive and getattr(task, "stalled", False)):
+        yield span
+        return
+    moved = min(max(start, task.last_progress_at or start), now)
+    if moved > start:
+        yield dataclasses.replace(span, end=moved, open=False)
+    yield dataclasses.replace(span, kind=STALLED, start=moved)
 
 
 def _read_parked(

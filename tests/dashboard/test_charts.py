@@ -52,7 +52,8 @@ def test_bars_stay_in_the_plot(pairs: list[tuple[float, float]]) -> None:
 
 def test_a_curve_has_gaps_and_dots() -> None:
     lines = charts.draw_curve([1, 2, None, 3], "l-mid", 4)
-    assert [(line.x1, line.x2) for line in lines] == [(12.5, 12.5), (12.5, 37.5), (87.5, 87.5)]
+    assert [(line.x1, line.x2) for line in lines] == [(12.5, 37.5), (87.5, 87.5)]
+    assert [line.alone for line in lines] == [False, True]
 
 
 @pytest.mark.parametrize(

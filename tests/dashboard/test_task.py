@@ -122,7 +122,7 @@ def test_a_beat_sends_the_vitals_and_the_picture(operator: Client, three: Workfl
     holder.report_progress(held.lease, 20, 34, "files edited")
     poll = operator.get(path_of(task), headers=PART | {"HX-PTag": tag})
     text = poll.content.decode()
-    assert "20 of 34 files edited" in text
+    assert "20 of 34 · files edited" in text
     assert re.findall(r'<hx-partial hx-target="#([a-z-]+)"', text) == ["task-timeline"]
     assert "task-events" not in text
 

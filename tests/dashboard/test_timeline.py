@@ -314,6 +314,22 @@ def test_every_status_has_a_timeline(three: Workflow, status: str) -> None:
         assert abs(found.end - ended) < dt.timedelta(seconds=1)
 
 
+def test_a_stalled_unit_is_drawn_from_its_last_move_on(three: Workflow) -> None:
+    task = submit(three, stall_after=20.0)
+    held = claim(three)
+    wait(10)
+    holder.report_progress(held.lease, 1, 5, "")
+    assert [span.kind for span in build(task).spans] == ["running"]
+    wait(30)
+    ran, still = build(task).spans
+    assert (ran.kind, ran.open, still.kind, still.open) == ("running", False, "stalled", True)
+    assert ran.end == still.start
+    assert round(ran.took.total_seconds(), -1) == 10
+    assert round(still.took.total_seconds(), -1) == 30
+    wait(LEASE)
+    assert [span.kind for span in build(task).spans] == ["running"]  # lost, not stalled
+
+
 def test_the_end_of_a_wait_that_gave_up_is_the_tasks_end(three: Workflow) -> None:
     task = submit(three)
     put_question(three, expires=60)

@@ -134,7 +134,7 @@ def test_a_restart_is_told_what_it_costs_and_a_stale_one_keeps_the_text(
         page.goto(f"/tasks/{task.id}/")
         page.get_by_role("button", name="Restart from step…").click()
         page.wait_for_selector("#dialog[open]")
-        page.get_by_label("supersedes 1 output").check()
+        page.get_by_label("1 output superseded").check()
         page.get_by_role("button", name="Restart from a", exact=True).click()
         assert page.locator("#dialog[open]").count() == 1  # the note is required
         page.get_by_label("Feedback for the step").fill("read the second file")
@@ -268,7 +268,7 @@ def test_a_report_moves_the_bar_by_itself(open_page: OpenPage, three: Workflow) 
     with open_page("viewer") as page:
         page.goto(f"/tasks/{task.id}/")
         holder.report_progress(held.lease, 20, 34, "files edited")
-        page.wait_for_selector("#task-vitals >> text=20 of 34 files edited")
+        page.wait_for_selector("#task-vitals >> text=20 of 34 · files edited")
 
 
 def test_new_tasks_wait_behind_a_button(open_page: OpenPage, three: Workflow) -> None:

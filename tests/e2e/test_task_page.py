@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from tests.e2e.test_look import find_faults, name_faults
 from tests.factories import LEASE, OPERATOR, ask, attempt, claim, make_in, make_unit, submit
 
 pytestmark = pytest.mark.browser
+
+FOCUSED = "node => node === document.activeElement"
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +79,7 @@ def test_an_unchanged_poll_leaves_every_part_alone(open_page: OpenPage, three: W
         page.evaluate("""() => {
             window.changes = 0;
             const watch = new MutationObserver((all) => { window.changes += all.filter(
-                (one) => !one.target.closest?.('time')).length; });
+                (one) => !one.target.closest?.('time, .nowl, .nowt, .grows')).length; });
             for (const id of ['task-timeline', 'task-panel', 'task-past', 'task-events'])
                 watch.observe(document.getElementById(id), {subtree: true, childList: true,
                                                             attributes: true});
@@ -124,13 +128,12 @@ def test_the_restart_dialog_by_keyboard_names_its_step(
     task = submit(three)
     held = claim(three)
     holder.settle_unit(held, make_unit(held, three))
-    focused = "node => node === document.activeElement"
     with open_page("operator") as page:
         page.goto(f"/tasks/{task.id}/")
         page.get_by_role("button", name="Restart from step…").focus()
         page.keyboard.press("Enter")
         page.wait_for_selector("#dialog[open]")
-        wait_until(lambda: page.locator("[data-close]").evaluate(focused), 5)
+        wait_until(lambda: page.locator("[data-close]").evaluate(FOCUSED), 5)
         assert page.get_by_role("button", name="Restart from b").is_visible()
         page.locator("#dialog input[type=radio]:checked").focus()
         page.keyboard.press("ArrowDown")
@@ -196,3 +199,78 @@ def test_nothing_needs_a_script(open_page: OpenPage, three: Workflow) -> None:
         for width in (320, 390, 768, 1024, 1440, 1920):
             page.set_viewport_size({"width": width, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_letter_opens_a_dialog_and_does_nothing(open_page: OpenPage, three: Workflow) -> None:
+    task = run_units(three, 1)
+    before = Task.objects.get(pk=task.pk).revision
+    with open_page("operator") as page:
+        page.goto(f"/tasks/{task.id}/")
+        for key, title in (("c", "Cancel task"), ("Shift+R", "Restart from step")):
+            page.keyboard.press(key)
+            page.wait_for_selector(f"#dialog[open] >> text={title}")
+            wait_until(lambda: page.locator("[data-close]").evaluate(FOCUSED), 5)
+            page.keyboard.press("c")  # nothing is pressed through an open dialog
+            page.keyboard.press("Enter")
+            page.wait_for_selector("#dialog:not([open])", state="attached")
+        assert page.locator(".acts kbd").all_inner_texts() == ["⇧R", "C"]
+        page.evaluate("localStorage.setItem('longwatch-keys', 'off')")
+        page.reload()
+        page.keyboard.press("c")
+        assert page.locator(".acts kbd").first.is_hidden()
+        assert page.locator("#dialog[open]").count() == 0
+    assert Task.objects.get(pk=task.pk).revision == before
+
+
+def test_a_task_knows_its_neighbours_in_the_list(open_page: OpenPage, three: Workflow) -> None:
+    first, second, third = (submit(three, title=name, tags=["x"]) for name in ("one", "two", "six"))
+    submit(three, title="other")
+    with open_page("viewer") as page:
+        page.goto(f"/tasks/{second.id}/")
+        assert page.locator("#around").is_hidden()
+        page.goto("/tasks/?tag=x")
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        page.keyboard.press("k")
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**/tasks/{second.id}/")
+        assert page.locator("#around").inner_text().startswith("2 of 3")
+        page.keyboard.press("]")
+        page.wait_for_url(f"**/tasks/{first.id}/")
+        assert page.locator("#around [rel=next]").get_attribute("href") is None
+        page.get_by_role("link", name="Previous task").click()
+        page.wait_for_url(f"**/tasks/{second.id}/")
+        page.keyboard.press("[")
+        page.wait_for_url(f"**/tasks/{third.id}/")
+        page.locator("#back").click()
+        page.wait_for_url("**/tasks/?tag=x")
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_an_id_and_an_output_are_copied_whole(
+    open_page: OpenPage, three: Workflow, secure: bool
+) -> None:
+    """Over plain http a browser has no clipboard for scripts, and the old way is taken."""
+    task = run_units(three, 1)
+    with open_page("viewer", permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.goto(f"/tasks/{task.id}/")
+        if not secure:
+            page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(); }")
+        for name, text in (("id", str(task.id)), ("output", '{\n  "turn": 0\n}')):
+            page.get_by_role("button", name=re.compile(f"^Copy th.*{name}")).click()
+            page.wait_for_selector("#announce >> text=Copied.")
+            assert page.evaluate("navigator.clipboard.readText()") == text
+
+
+def test_the_line_of_now_moves_between_two_answers(open_page: OpenPage, three: Workflow) -> None:
+    task = make_in(states.RUNNING, three)
+    begun = task.created_at - dt.timedelta(minutes=2)
+    Task.objects.filter(pk=task.pk).update(created_at=begun, claimed_at=begun)
+    place = "parseFloat(document.querySelector('.nowl').getAttribute('x1'))"
+    width = "parseFloat(document.querySelector('.grows').getAttribute('width'))"
+    with open_page("viewer") as page:
+        page.goto(f"/tasks/{task.id}/")
+        began = page.evaluate(f"[{place}, {width}]")
+        wait_until(lambda: page.evaluate(place) > began[0], 10)
+        assert page.evaluate(width) > began[1]

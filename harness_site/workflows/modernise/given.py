@@ -25,14 +25,25 @@ class Modernise(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    distribution: Annotated[str, Field(max_length=200)] | None = None
-    archive: Annotated[UUID, Field(json_schema_extra={"format": "artifact"})] | None = None
-    rules: Annotated[list[Rule], Field(min_length=1, max_length=50)] = list(RULES)
-    target: Annotated[str, Field(pattern=r"^py3(7|8|9|1[0-4])$")] = TARGET
-    batch_size: Annotated[int, Field(ge=1, le=500)] = 6
-    tests: str = TESTS[0]
-    pause: Annotated[float, Field(ge=0, le=2)] = 0.0
-    """Seconds between units, for people who want to see them go by."""
+    distribution: Annotated[str, Field(max_length=200)] | None = Field(
+        None, description="A package that is installed beside the workers, such as simplejson."
+    )
+    archive: Annotated[UUID, Field(json_schema_extra={"format": "artifact"})] | None = Field(
+        None, description="Or a source archive instead of a distribution."
+    )
+    rules: Annotated[list[Rule], Field(min_length=1, max_length=50)] = Field(
+        list(RULES), description="Rules of ruff, or their prefixes."
+    )
+    target: Annotated[str, Field(pattern=r"^py3(7|8|9|1[0-4])$")] = Field(
+        TARGET, description="The oldest Python that the package is to run on."
+    )
+    batch_size: Annotated[int, Field(ge=1, le=500)] = Field(
+        6, description="Files that one unit changes."
+    )
+    tests: str = Field(TESTS[0], description=f"How its tests are run: {' or '.join(TESTS)}.")
+    pause: Annotated[float, Field(ge=0, le=2)] = Field(
+        0.0, description="Seconds between units, for people who want to see them go by."
+    )
 
     @field_validator("distribution")
     @classmethod
