@@ -44,6 +44,13 @@ def check_seconds(value: object, field: str, *, least: float = 0.0) -> float:
     return float(value)
 
 
+def check_signal(value: object, field: str) -> str:
+    """`value` as a signal's name. Raises ValueError, naming `field`, for anything else."""
+    if not isinstance(value, str) or not 1 <= len(value) <= 100 or not value.isprintable():
+        raise ValueError(f"{field}: a signal's name has 1 to 100 printable characters")
+    return value
+
+
 def check_count(value: object, field: str) -> int:
     """`value` as a count of 0 or more. Raises ValueError, naming `field`, for anything else."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -1,4 +1,4 @@
-"""The ledger for code of the same process: submit a task, read it, cancel it, answer for it.
+"""The ledger for code of the same process: submit a task, read, cancel, signal it, answer for it.
 
 `submit` joins the caller's transaction, so a task exists if and only if the rows that it is about
 do. From outside the process there is the REST API with the same words.
@@ -19,6 +19,7 @@ from ledger.transitions.approvals import decide_approval
 from ledger.transitions.forks import fork_task
 from ledger.transitions.operators import cancel_task
 from ledger.transitions.submit import submit_task, submit_tasks
+from ledger.transitions.waits import send_signal
 from ledger.workflows import Workflow
 
 SYSTEM = Actor("system")
@@ -108,6 +109,22 @@ def fork(
         reason=reason,
     )  # fmt: skip
     return copy.pk
+
+
+def signal(
+    task_id: UUID | str,
+    name: str,
+    data: Any = None,
+    key: str | None = None,
+    *,
+    actor: Actor = SYSTEM,
+) -> bool:
+    """Put a signal into a task's mailbox; False when the same `key` did so before.
+
+    Joins the caller's transaction. Raises TaskNotFound, WrongStatus, IdempotencyConflict,
+    PayloadTooLarge, InvalidInput.
+    """
+    return send_signal(UUID(str(task_id)), name=name, data=data, key=key, actor=actor)
 
 
 def answer(

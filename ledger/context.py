@@ -58,7 +58,9 @@ class Context:
         self.attempt: int = claimed.attempts + claimed.reclaims + claimed.releases + 1
         self.title: str = claimed.title
         self.submitted_by: str = claimed.submitted_by
-        self.answer: dict[str, Any] | None = _read_answer(claimed)
+        led = _read_answer(claimed)
+        self.answer: dict[str, Any] | None = None if led is None or "signal" in led else led
+        self.signal: dict[str, Any] | None = (led or {}).get("signal")
         self.log = StepLog()
         self.spent_tokens = 0
         self.spent_nano = 0

@@ -130,6 +130,26 @@ class AskApproval(Outcome):
 
 
 @dataclasses.dataclass(frozen=True)
+class WaitFor(Outcome):
+    """Store the output, then wait for a signal, holding no worker; the next step's `ctx.signal`.
+
+    A signal that was sent before counts. After `timeout` seconds the next step runs with
+    `ctx.signal` None; without one the task is dead (`signal_expired`) after the site's bound for
+    questions. On a last step the signal completes the task.
+    """
+
+    signal: str
+    timeout: float | None = None
+    data: Json = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_data(self)
+        bounds.check_signal(self.signal, "WaitFor(signal)")
+        if self.timeout is not None:
+            bounds.check_seconds(self.timeout, "WaitFor(timeout=)", least=0.001)
+
+
+@dataclasses.dataclass(frozen=True)
 class Finish(Outcome):
     """End the task as completed, with `result`, whatever steps are left."""
 

@@ -30,8 +30,15 @@ LOOK_SECONDS: Final = 0.005
 PR_SET_CHILD_SUBREAPER: Final = 36
 
 
+_worker: int | None = None
+"""The pid of this process once it said that all below it is its units'. Elsewhere (an author's
+tests, a script) there may be children that nobody's step began."""
+
+
 def adopt_orphans() -> bool:
     """Have what loses its parent below this process become its child; False where that can't be."""
+    global _worker
+    _worker = os.getpid()
     if sys.platform != "linux":
         return False
     return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
@@ -50,8 +57,10 @@ def end_children() -> list[str]:
     """End and reap all that runs below this process; what it was, as `pid command`.
 
     SIGTERM, then SIGKILL. Multiprocessing's own helpers, which serve the whole life of a process
-    and end with it, are spared.
+    and end with it, are spared. Only in a process that called `adopt_orphans`; none elsewhere.
     """
+    if _worker != os.getpid():
+        return []
     ended: dict[int, str] = {}
     begun = time.monotonic()
     while has_children():

@@ -20,8 +20,18 @@ from ledger.errors import AlreadySettled, LedgerError
 from ledger.failures import describe_failure
 from ledger.models import Task, Worker
 from ledger.sql import Claimed, Unit
-from ledger.transitions import approvals, holder
-from ledger.workflows import Again, AskApproval, Finish, Outcome, Repair, Sleep, Step, Workflow
+from ledger.transitions import approvals, holder, waits
+from ledger.workflows import (
+    Again,
+    AskApproval,
+    Finish,
+    Outcome,
+    Repair,
+    Sleep,
+    Step,
+    WaitFor,
+    Workflow,
+)
 
 if TYPE_CHECKING:
     from ledger.runner import Engine
@@ -71,6 +81,11 @@ def plan_outcome(
         ask = dataclasses.replace(outcome, **shown)
         unit = _make_unit(engine, held, ctx, outcome.data, (*position, held.turn))
         return lambda: approvals.ask_approval(held, unit, ask, workflow) and None
+    if isinstance(outcome, WaitFor):
+        there = position if last else (here + 1, workflow.steps[here + 1].name)
+        turn = held.turn if last else 0
+        unit = _make_unit(engine, held, ctx, outcome.data, (*there, turn))
+        return lambda: waits.await_signal(held, unit, outcome, last=last)
     if isinstance(outcome, Finish) or last:
         given = outcome.result if isinstance(outcome, Finish) else None
         unit = _make_unit(

@@ -36,6 +36,7 @@ LIMIT_COST = "limit_cost"
 LIMIT_WALL = "limit_wall"
 LIMIT_DEADLINE = "limit_deadline"
 APPROVAL_EXPIRED = "approval_expired"
+SIGNAL_EXPIRED = "signal_expired"
 UNSERIALISABLE_OUTPUT = "unserialisable_output"
 WORKFLOW_FAILED = "workflow_failed"
 APPROVAL_REJECTED = "approval_rejected"
@@ -95,6 +96,7 @@ EDGES: tuple[Edge, ...] = (
     *_edges("checkpoint_unit", RUNNING, "running queued completed", "holder"),
     *_edges("settle_unit", RUNNING, "queued scheduled paused cancelled dead", "holder"),
     *_edges("ask_approval", RUNNING, "waiting cancelled", "holder"),
+    *_edges("await_signal", RUNNING, "waiting queued paused completed cancelled", "holder"),
     *_edges("fail_task", RUNNING, FAILED, "holder"),
     *_edges("bury_task", RUNNING, DEAD, "holder"),
     *_edges("record_failure", RUNNING, "scheduled cancelled dead", "holder"),
@@ -105,6 +107,9 @@ EDGES: tuple[Edge, ...] = (
     *_edges("promote_due", SCHEDULED, "queued paused", "sweeper"),
     *_edges("apply_decision", WAITING, "queued paused completed failed", "sweeper"),
     *_edges("expire_approval", WAITING, "queued paused failed dead", "sweeper"),
+    *_edges("send_signal", WAITING, "queued paused completed", "client"),
+    *_loops("send_signal", f"{_UNHELD} running", "client"),
+    *_edges("expire_signal", WAITING, "queued paused completed dead", "sweeper"),
     *_edges("enforce_limit", _UNHELD, DEAD, "sweeper"),
     *_loops("decide_approval", WAITING, "approver"),
     *_loops("undo_decision", WAITING, "approver"),
@@ -116,8 +121,9 @@ EDGES: tuple[Edge, ...] = (
     *_edges("resume_task", PAUSED, QUEUED, "operator"),
     *_loops("resume_task", "running scheduled waiting", "operator"),
     *_edges("retry_task", "scheduled failed dead running", QUEUED, "operator"),
+    *_edges("retry_task", DEAD, WAITING, "operator"),
     *_edges("restart_task", f"{_UNHELD} running failed dead", QUEUED, "operator"),
-    *_edges("extend_limits", DEAD, QUEUED, "operator"),
+    *_edges("extend_limits", DEAD, "queued waiting", "operator"),
     *_loops("extend_limits", f"{_UNHELD} running", "operator"),
     *_edges("edit_task", "running waiting failed dead", _BY_HAND, "admin"),
     *_edges("edit_task", QUEUED, "scheduled paused cancelled", "admin"),

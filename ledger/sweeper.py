@@ -27,7 +27,7 @@ RECENT_SECONDS = 600
 _LOOK = """SELECT {now},
   (SELECT min(available_at) FROM longwatch_task WHERE status = 'scheduled'),
   (SELECT min(available_at) FROM longwatch_task
-    WHERE status = 'waiting' AND status_reason = 'decided'),
+    WHERE status = 'waiting' AND status_reason IN ('decided', 'signal')),
   (SELECT min(expires_at) FROM longwatch_approval WHERE status = 'open'),
   (SELECT min(wall_until) FROM longwatch_task
     WHERE wall_until IS NOT NULL AND status IN ('queued', 'scheduled')),
@@ -57,7 +57,8 @@ class Due:
     longest_lease: float
     """Seconds; of any worker seen of late, which may be set otherwise than this process."""
     scheduled: dt.datetime | None
-    decided: dt.datetime | None
+    wait: dt.datetime | None
+    """A decision takes effect, or a signal has not come."""
     expiry: dt.datetime | None
     wall: dt.datetime | None
     deadline: dt.datetime | None
@@ -66,7 +67,7 @@ class Due:
 
     def seconds_left(self) -> float:
         """Until the next of them, at most MAX_SECONDS, by the database's clock."""
-        times = (self.scheduled, self.decided, self.expiry, self.wall, self.deadline, self.lease)
+        times = (self.scheduled, self.wait, self.expiry, self.wall, self.deadline, self.lease)
         left = [(moment - self.now).total_seconds() for moment in times if moment is not None]
         # A lease that is over is no reason to hurry: it waits for contact, or for its sweeper.
         ahead = [seconds for seconds in left if seconds > 0]
@@ -107,8 +108,11 @@ def sweep(
     return Swept(
         reclaimed=reclaimed,
         promoted=sweeps.promote_due(limit) if is_over(due.scheduled) else 0,
-        applied=sweeps.apply_decisions(limit) if is_over(due.decided) else 0,
-        expired=sweeps.expire_approvals(limit) if is_over(due.expiry) else 0,
+        applied=sweeps.apply_decisions(limit) if is_over(due.wait) else 0,
+        expired=(
+            (sweeps.expire_approvals(limit) if is_over(due.expiry) else 0)
+            + (sweeps.expire_signals(limit) if is_over(due.wait) else 0)
+        ),
         enforced=(
             sweeps.enforce_limits(limit) if is_over(due.wall) or is_over(due.deadline) else 0
         ),

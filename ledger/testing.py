@@ -38,13 +38,14 @@ from ledger.sweeper import sweep
 from ledger.transitions.approvals import decide_approval
 from ledger.transitions.submit import submit_task
 from ledger.transitions.sweeps import reclaim_task
+from ledger.transitions.waits import send_signal
 from ledger.workflows import Step, Workflow
 
 LOST = "lost"
 """A fault: the worker is lost after the step has run and before its output is stored."""
 
 EXPIRE = "expire"
-"""An answer: nobody answers until the question expires."""
+"""An answer, or a signal: nobody answers until the question expires, and no signal comes."""
 
 MAX_ROUNDS = 10_000
 
@@ -109,21 +110,20 @@ def run(
     input: Any = None,
     *,
     answers: Mapping[str, Answer | list[Answer]] | None = None,
+    signals: Mapping[str, Any] | None = None,
     faults: Mapping[str, Fault | list[Fault]] | None = None,
     **options: Any,
 ) -> Ended:
-    """Submit a task and run it until it is finished, or waits for an answer that is not given.
+    """Submit a task and run it until it is finished, or waits for what is not given.
 
-    `answers` and `faults` are keyed by step. A list holds one for each time that the step asks or
-    runs (None: no fault); a single answer is given every time, a single fault happens once.
+    `answers` and `faults` are keyed by step, `signals` (what they carry) by name. A list holds one
+    for each time that the step asks or runs (None: no fault); a single answer or signal is given
+    every time, a single fault happens once.
     `options` are those of `submit_task` (title, key, limits_given, max_repairs …). Raises
     InvalidInput, and what the submit or an answer is refused with.
     """
     accident = _Faults(workflow, faults or {})
-    replies = {
-        name: iter(given) if isinstance(given, list) else itertools.repeat(given)
-        for name, given in (answers or {}).items()
-    }
+    replies = _Replies(answers or {}, signals or {})
     # Whatever else is queued in this database is left alone.
     lane = f"testing-{make_id()}"
     with registered(accident.workflow), _restore_clock():
@@ -140,6 +140,19 @@ def run(
             if not _move_on(task.pk, replies):
                 break
         return _describe(task.pk)
+
+
+class _Replies:
+    """What people and others will say, in order."""
+
+    def __init__(self, answers: Mapping[str, Any], signals: Mapping[str, Any]) -> None:
+        self.answers, self.signals = (
+            {
+                name: iter(one) if isinstance(one, list) else itertools.repeat(one)
+                for name, one in given.items()
+            }
+            for given in (answers, signals)
+        )
 
 
 class _OwnLane(Picker):
@@ -200,15 +213,17 @@ def _suffer(fault: Fault | None, ctx: Context) -> None:
             reclaim_task(ctx.task_id, lease)
 
 
-def _move_on(task_id: UUID, replies: Mapping[str, Iterator[Answer]]) -> bool:
+def _move_on(task_id: UUID, replies: _Replies) -> bool:
     """Bring a task that waits to its next unit; False when nothing more can happen here."""
     task = Task.objects.get(pk=task_id)
     if task.status == states.SCHEDULED:
         _skip_to(task.available_at)
+    if task.status_reason == states.SIGNAL:
+        return _signal(task, replies)
     request = Approval.objects.filter(task=task_id, status="open").first()
     if request is None:
         return task.status in {states.QUEUED, states.SCHEDULED}
-    answer = next(replies.get(request.step, iter(())), None)
+    answer = next(replies.answers.get(request.step, iter(())), None)
     if answer == EXPIRE:
         _skip_to(request.expires_at)
     elif answer is not None:
@@ -217,6 +232,17 @@ def _move_on(task_id: UUID, replies: Mapping[str, Iterator[Answer]]) -> bool:
         decide_approval(request.pk, **{**by, **said})
         sweep(reclaim=False)
     return answer is not None
+
+
+def _signal(task: Task, replies: _Replies) -> bool:
+    assert task.waits is not None
+    name, nothing = task.waits["name"], object()
+    data = next(replies.signals.get(name, iter(())), nothing)
+    if data == EXPIRE:
+        _skip_to(task.available_at)
+    elif data is not nothing:
+        send_signal(task.pk, name=name, data=data, actor=Actor("user", "testing"))
+    return data is not nothing
 
 
 def _skip_to(moment: dt.datetime) -> None:

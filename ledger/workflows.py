@@ -32,6 +32,7 @@ from ledger.outcomes import (
     RetryLater,
     Sleep,
     StepRef,
+    WaitFor,
     normalise,
 )
 from ledger.registry import all_workflows, get, known, load_all, load_errors, register, registered
@@ -48,6 +49,7 @@ __all__ = [
     "RetryLater",
     "Sleep",
     "Step",
+    "WaitFor",
     "Workflow",
     "all_workflows",
     "days",

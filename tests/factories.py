@@ -9,9 +9,9 @@ from ledger import clock, sql, states
 from ledger.events import Actor
 from ledger.models import Task
 from ledger.sql import Claimed, Unit
-from ledger.transitions import approvals, holder, operators
+from ledger.transitions import approvals, holder, operators, waits
 from ledger.transitions.submit import submit_task
-from ledger.workflows import AskApproval, Workflow
+from ledger.workflows import AskApproval, WaitFor, Workflow
 
 CLIENT = Actor("cli", "tester")
 OPERATOR = Actor("user", "1")
@@ -89,6 +89,13 @@ def ask(held: Claimed, workflow: Workflow, **options: Any) -> Any:
     unit = make_unit(held, workflow, result=None, next_index=held.step_index,
                      next_name=held.step_name, next_turn=held.turn)  # fmt: skip
     return approvals.ask_approval(held, unit, AskApproval("Go on?", **options), workflow)
+
+
+def wait_for(held: Claimed, workflow: Workflow, **options: Any) -> None:
+    """The held task waits for the signal `go`."""
+    last = held.step_index + 1 >= len(workflow.steps)
+    unit = make_unit(held, workflow, result=None)
+    waits.await_signal(held, unit, WaitFor("go", **options), last=last)
 
 
 def complete(held: Claimed, workflow: Workflow) -> None:

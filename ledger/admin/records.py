@@ -17,6 +17,7 @@ from ledger.models import (
     AuditEntry,
     Blob,
     Event,
+    Signal,
     Spend,
     StepOutput,
     Worker,
@@ -61,6 +62,13 @@ class SpendAdmin(OfTask):
     """Tokens and money, in nano-units."""
 
     list_display = ("id", "task_id", "key", "tokens_in", "tokens_out", "cost", "stale", "at")
+
+
+@admin.register(Signal)
+class SignalAdmin(OfTask):
+    """What was sent to tasks; read when `consumed_seq` is set."""
+
+    list_display = ("id", "task_id", "name", "by", "at", "consumed_seq")
 
 
 @admin.register(Approval)

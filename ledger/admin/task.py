@@ -13,9 +13,9 @@ from ledger import conf, states
 from ledger.access import is_admin
 from ledger.admin.base import AdminOnly, show_field
 from ledger.admin.forms import TaskForm
-from ledger.models import Approval, Artifact, AuditEntry, Event, Spend, StepOutput, Task
+from ledger.models import Approval, Artifact, AuditEntry, Event, Signal, Spend, StepOutput, Task
 
-RECORDS = (StepOutput, Event, Spend, Approval, Artifact, AuditEntry)
+RECORDS = (StepOutput, Event, Spend, Signal, Approval, Artifact, AuditEntry)
 
 _ERROR, _RESULT, _ANSWER = (
     show_field(Task._meta.get_field(name)) for name in ("error", "result", "answer")

@@ -76,3 +76,12 @@ def require_scope(request: HttpRequest, scope: str) -> Actor:
     if scope not in caller.scopes:
         raise NotAllowed(f"This needs the scope {scope!r}, which the caller does not have.")
     return caller.actor
+
+
+def require_any(request: HttpRequest, *scopes: str) -> tuple[Actor, frozenset[str]]:
+    """The actor of a request with one of `scopes`, and all scopes it has. Raises NotAllowed."""
+    caller: Caller = request.auth  # type: ignore[attr-defined]
+    if caller.scopes.isdisjoint(scopes):
+        wanted = " or ".join(map(repr, scopes))
+        raise NotAllowed(f"This needs the scope {wanted}, which the caller does not have.")
+    return caller.actor, caller.scopes

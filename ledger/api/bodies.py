@@ -98,6 +98,12 @@ class ActionIn(Request):
     revision: StrictInt | None = None
 
 
+class SignalIn(ActionIn):
+    """What the signal carries: any JSON."""
+
+    data: Json = None
+
+
 class RepairIn(ActionIn):
     """Where to restart, by name or index, and what the step is to know; under which version."""
 

@@ -105,6 +105,7 @@ class TaskBrief(BaseModel):
     pause_requested: bool
     parent: UUID | None
     copied_from: UUID | None
+    waiting_for: dict[str, Any] | None
     revision: int
     available_at: dt.datetime
     last_progress_at: dt.datetime

@@ -11,8 +11,16 @@ from ninja import Header, Query, Router, Status
 
 from ledger import queries
 from ledger.access import OPERATE, READ, SUBMIT
-from ledger.api.auth import require_scope
-from ledger.api.bodies import ActionIn, BatchIn, ChangeLimitsIn, ForkIn, RepairIn, SubmitIn
+from ledger.api.auth import require_any, require_scope
+from ledger.api.bodies import (
+    ActionIn,
+    BatchIn,
+    ChangeLimitsIn,
+    ForkIn,
+    RepairIn,
+    SignalIn,
+    SubmitIn,
+)
 from ledger.api.longpoll import wait_for_change
 from ledger.api.schemas import (
     ArtifactOut,
@@ -28,6 +36,7 @@ from ledger.queries import DEFAULT_LIMIT, Page, TaskFilter
 from ledger.transitions import operators
 from ledger.transitions.forks import fork_task
 from ledger.transitions.submit import submit_task, submit_tasks
+from ledger.transitions.waits import send_signal
 
 router = Router(tags=["tasks"])
 
@@ -232,6 +241,33 @@ def fork(
         revision=body.revision,
     )
     return Status(201 if created else 200, queries.show_task(copy.pk))
+
+
+@router.post("/{task_id}/signals/{name}", response=TaskOut)
+def signal(
+    request: HttpRequest,
+    task_id: UUID,
+    name: str,
+    body: SignalIn | None = None,
+    idempotency_key: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
+) -> dict[str, Any]:
+    """Put a signal into the task's mailbox; a task that waits for it goes on.
+
+    With the scope `submit` alone a caller signals its own tasks only.
+    """
+    actor, scopes = require_any(request, OPERATE, SUBMIT)
+    given = body or SignalIn()
+    send_signal(
+        task_id,
+        name=name,
+        data=given.data,
+        key=idempotency_key,
+        actor=actor,
+        reason=given.reason,
+        revision=given.revision,
+        only_own=OPERATE not in scopes,
+    )
+    return queries.show_task(task_id)
 
 
 @router.post("/{task_id}/limits", response=TaskOut)

@@ -216,6 +216,7 @@ def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]
         "pause_requested": row.pause_requested,
         "parent": str(row.parent_id) if row.parent_id else None,
         "copied_from": str(row.copied_from_id) if row.copied_from_id else None,
+        "waiting_for": _show_wait(row),
         "revision": row.revision,
         "available_at": row.available_at,
         "last_progress_at": row.last_progress_at,
@@ -244,6 +245,13 @@ def _list_warnings(row: Task, fleet: Fleet) -> list[str]:
         return []
     change = fleet.find_change(row.workflow, row.workflow_version, row.definition_digest)
     return [change] if change else []
+
+
+def _show_wait(row: Task) -> dict[str, Any] | None:
+    """Of a task that waits for a signal: its name, and until when."""
+    if row.status != states.WAITING or row.waits is None:
+        return None
+    return {"signal": row.waits["name"], "until": row.available_at.isoformat()}
 
 
 def _show_lease(owner: str, until: dt.datetime | None) -> dict[str, Any] | None:

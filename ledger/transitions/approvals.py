@@ -20,17 +20,19 @@ from ledger.errors import (
     WrongStatus,
 )
 from ledger.events import SYSTEM, Actor, record_event
-from ledger.models import Approval, ApprovalVote, StepOutput, Task
+from ledger.models import Approval, ApprovalVote, Task
 from ledger.models import approvals as kinds
 from ledger.sql import Claimed, Unit
 from ledger.transitions.holder import leave_running, store_unit, supersede_outputs
 from ledger.transitions.moves import (
     NO_REPORT,
+    complete_task,
     lock_held,
     lock_if_free,
     lock_task,
     make_error,
     move_task,
+    requeue_task,
     update_row,
 )
 from ledger.transitions.values import list_misfits
@@ -273,13 +275,8 @@ def _go_on(
         _lead_to(fields, name)
         fields |= {"step_index": task.step_index + 1, "step_name": name, "turn": 0}
     else:
-        result = (
-            StepOutput.objects.filter(task=task, superseded_in_round__isnull=True)
-            .order_by("-seq").values_list("output", flat=True).first()
-        )  # fmt: skip
-        record_event(task, "completed", SYSTEM, now)
-        return move_task(task, now, edge, states.COMPLETED, result=result, error=None, **fields)
-    _requeue(task, now, edge, fields)
+        return complete_task(task, now, edge, **fields)
+    requeue_task(task, now, edge, **fields)
 
 
 def _go_back(
@@ -294,7 +291,7 @@ def _go_back(
     _lead_to(fields, to)
     fields |= {"round": task.round + 1, "step_index": index, "step_name": to, "turn": 0,
                "feedback": feedback, **NO_REPORT}  # fmt: skip
-    _requeue(task, now, edge, fields)
+    requeue_task(task, now, edge, **fields)
 
 
 def _lead_to(fields: dict[str, Any], step: str, turn: int | None = None) -> None:
@@ -303,14 +300,6 @@ def _lead_to(fields: dict[str, Any], step: str, turn: int | None = None) -> None
     No others: a later question would be answered by this one's yes.
     """
     fields["answer"] |= {"for_step": step, "for_turn": turn}
-
-
-def _requeue(task: Task, now: dt.datetime, edge: str, fields: dict[str, Any]) -> None:
-    if task.pause_requested:
-        record_event(task, "paused", Actor.parse(task.pause_by), now)
-        fields |= {"pause_requested": False}
-        return move_task(task, now, edge, states.PAUSED, reason=states.PAUSED_BY_OPERATOR, **fields)
-    move_task(task, now, edge, states.QUEUED, **fields)
 
 
 def _find_request(approval_id: UUID | str) -> Approval:

@@ -13,7 +13,7 @@ from django.db.models import F
 
 from ledger import clock, conf, sql, states
 from ledger.errors import AlreadySettled, LeaseLost, StaleRevision, TaskNotFound, WrongStatus
-from ledger.events import Actor, record_event
+from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Event, StepOutput, Task
 
 NO_LEASE: dict[str, Any] = {"lease_owner": "", "lease_until": None}
@@ -151,10 +151,37 @@ def move_task(
         columns["finished_at"] = None
     if target == states.QUEUED and task.status != states.QUEUED:
         columns |= {"available_at": now, "rank": rank_at(now, task.priority)}
+    if task.waits is not None and target not in {states.WAITING, states.DEAD}:
+        columns["waits"] = None
     columns |= fields
     update_row(task, columns)
     if target == states.QUEUED:
         sql.wake_workers()
+
+
+def requeue_task(
+    task: Task, now: dt.datetime, edge: str, *, by_holder: bool = False, **fields: Any
+) -> None:
+    """Queue a task whose wait is over; or pause it, if that was asked for meanwhile."""
+    target, reason = states.QUEUED, ""
+    if task.pause_requested:
+        record_event(task, "paused", Actor.parse(task.pause_by), now)
+        target, reason = states.PAUSED, states.PAUSED_BY_OPERATOR
+        fields |= {"pause_requested": False}
+    move_task(task, now, edge, target, reason=reason, by_holder=by_holder, **fields)
+
+
+def complete_task(
+    task: Task, now: dt.datetime, edge: str, *, by_holder: bool = False, **fields: Any
+) -> None:
+    """End a task whose last step waited: its result is its last output."""
+    result = (
+        StepOutput.objects.filter(task=task, superseded_in_round__isnull=True)
+        .order_by("-seq").values_list("output", flat=True).first()
+    )  # fmt: skip
+    record_event(task, "completed", SYSTEM, now)
+    move_task(task, now, edge, states.COMPLETED, result=result, by_holder=by_holder,
+              **{"error": None, **fields})  # fmt: skip
 
 
 def _move_lease(task: Task, target: str, by_holder: bool) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ledger.transitions.moves import (
     require_status,
     update_row,
 )
+from ledger.transitions.waits import revive_wait
 from ledger.workflows import Workflow
 
 FORK_HINT = "It is final; copy it from a step instead."
@@ -120,7 +121,7 @@ def retry_task(
         record_event(task, "retried", actor, now, reason=reason, taken_from=task.lease_owner)
         if task.status == states.RUNNING:
             fields |= {"rank": task.rank, "available_at": task.available_at}
-        move_task(task, now, "retry_task", states.QUEUED, **fields)
+        move_task(task, now, "retry_task", **fields, **revive_wait(task, now))
 
 
 def _leave_stored_unit(task: Task) -> dict[str, Any]:
@@ -129,6 +130,8 @@ def _leave_stored_unit(task: Task) -> dict[str, Any]:
     The unit's output is accepted and stays; the same unit can't store a second one. An answer to
     the old question must not pass for one to the new.
     """
+    if task.waits is not None:
+        return {}  # its unit is stored, and the wait for what came of it goes on
     stored = task.outputs.filter(
         step_index=task.step_index, turn=task.turn, superseded_in_round__isnull=True
     ).exists()
@@ -234,7 +237,7 @@ def extend_limits(
             raise InvalidInput(f"limits.{name}", "is still used up; raise it further")
         columns.pop("wall_left", None)  # move_task starts it again from the task's own
         columns |= _leave_stored_unit(task)
-        move_task(task, now, "extend_limits", states.QUEUED, error=None, **columns)
+        move_task(task, now, "extend_limits", error=None, **columns, **revive_wait(task, now))
 
 
 def shift_wall(task: Task, seconds: float | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from django.db.models.expressions import RawSQL
 from ledger import clock, conf, limits, sql, states
 from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Approval, Event, Task
-from ledger.transitions import approvals
+from ledger.transitions import approvals, waits
 from ledger.transitions.holder import describe_reason
 from ledger.transitions.moves import lock_if_free, make_error, move_task, skip_locked
 
@@ -180,6 +180,14 @@ def apply_decisions(limit: int = 100) -> int:
         status=states.WAITING, status_reason=states.DECIDED, available_at__lte=clock.now()
     ).order_by("available_at").values_list("id", flat=True)[:limit]  # fmt: skip
     return move_each(ready, approvals.apply_decision)
+
+
+def expire_signals(limit: int = 100) -> int:
+    """waiting (signal) -> on, or dead, for every wait whose time is over."""
+    over = Task.objects.filter(
+        status=states.WAITING, status_reason=states.SIGNAL, available_at__lte=clock.now()
+    ).order_by("available_at").values_list("id", flat=True)[:limit]  # fmt: skip
+    return move_each(over, waits.expire_signal)
 
 
 def expire_approvals(limit: int = 100) -> int:

@@ -9,7 +9,7 @@ from django.test import Client
 
 from ledger import clock, limits, sql, tokens
 from ledger.events import Actor
-from ledger.models import Artifact, AuditEntry, Blob, Event, Task, Worker
+from ledger.models import Artifact, AuditEntry, Blob, Event, Signal, Task, Worker
 from ledger.transitions import approvals
 from ledger.workflows import Workflow, registered
 from tests.dashboard.conftest import make_user
@@ -51,6 +51,7 @@ def full(flow: Workflow) -> Task:
         comment=HOSTILE, undo_seconds=100,
     )  # fmt: skip
     now = clock.read()
+    Signal.objects.create(task=task, name=HOSTILE[:100], data=HOSTILE, by="<by>", at=now)
     blob = Blob.objects.create(digest="ab" * 32, size=1, created_at=now)
     Artifact.objects.create(task=task, name=HOSTILE, media_type="text/html", blob=blob,
                             created_at=now, created_by=OWNER)  # fmt: skip

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from ledger import sql
-from ledger.models import Approval, Task
+from ledger.models import Approval, Signal, Task
 from ledger.sql import Unit
 from ledger.transitions.approvals import ask_approval
 from ledger.workflows import AskApproval, Workflow
@@ -228,3 +228,26 @@ def test_each_call_needs_its_scope(
                     assert needed in problem["detail"]
     statuses = dict(Task.objects.values_list("pk", "status"))
     assert (statuses[UUID(task["id"])], statuses[UUID(fresh["id"])]) == ("failed", "cancelled")
+
+
+def test_a_signal_waits_in_the_mailbox_and_its_key_counts_once(
+    api: Api, task: dict[str, Any], login: Callable[..., Api]
+) -> None:
+    path = f"/tasks/{task['id']}/signals/paid"
+    api.post(path, {"data": {"sum": 5}}, Idempotency_Key="k").expect(200)
+    api.post(path, {"data": {"sum": 5}}, Idempotency_Key="k").expect(200)
+    api.post(path, {"data": {"sum": 6}}, Idempotency_Key="k").expect_problem(
+        409, "idempotency_conflict"
+    )
+    api.post(path).expect(200)
+    assert [s.data for s in Signal.objects.order_by("id")] == [{"sum": 5}, None]
+    kinds = [one["kind"] for one in api.get(f"/tasks/{task['id']}/events").expect(200)["items"]]
+    assert kinds == ["submitted", "signalled", "signalled"]
+    api.post(f"/tasks/{task['id']}/signals/{'x' * 101}").expect_problem(
+        422, "invalid_input", "name"
+    )
+    login("submit").post(path).expect_problem(403, "not_allowed")
+    login("read").post(path).expect_problem(403, "not_allowed")
+    mine = login("submit", "read")
+    made = mine.post("/tasks", {"workflow": "brief", "input": {"subject": "x"}}).expect(201)
+    mine.post(f"/tasks/{made['id']}/signals/go").expect(200)

@@ -90,8 +90,15 @@ def check_questions(record: Record) -> None:
         if a.status in {"approved", "rejected", "sent_back"} and a.applied_at is None
     ]  # fmt: skip
     waits = task.status == states.WAITING
+    assert (task.waits is not None) >= (waits and task.status_reason == states.SIGNAL)
+    assert (task.waits is not None) <= (task.status in {states.WAITING, states.DEAD})
     assert len(opened) == (waits and task.status_reason == states.APPROVAL)
     assert len(decided) == (waits and task.status_reason == states.DECIDED)
+
+
+HARMLESS = {"signalled", "dead", "retried", "limits_changed", "pause_requested", "resumed",
+            "edited", "stale_write_refused"}  # fmt: skip
+"""Events that do not end a wait."""
 
 
 @dataclasses.dataclass
@@ -103,6 +110,8 @@ class Where:
     turn: int = 0
     round: int = 0
     live: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+    waits: bool = False
+    """For a signal, also after it died of that."""
 
     def go_to(self, step: int, turn: int) -> None:
         """A new position."""
@@ -151,6 +160,8 @@ def _take_output(where: Where, row: StepOutput) -> None:
 
 def _take_event(where: Where, event: Event, approvals: dict[str, Approval]) -> None:
     kind, data = event.kind, event.data
+    waited = where.waits
+    where.waits = kind == "waiting" or (waited and kind in HARMLESS and not data.get("taken"))
     if kind == "submitted":
         where.status = states.SCHEDULED if data["until"] else "ready"
     elif kind in {"scheduled", "paused", "completed", "failed", "dead", "cancelled"}:
@@ -166,9 +177,16 @@ def _take_event(where: Where, event: Event, approvals: dict[str, Approval]) -> N
     elif kind == "repaired":
         where.status = "ready"
         where.restart(STEPS.index(data["to"]), 0, data["round"])
-    elif kind == "retried" or (kind == "limits_changed" and where.status == states.DEAD):
+    elif kind == "waiting":
+        where.status = states.WAITING
+    elif kind == "signalled" and data["taken"]:
         where.status = "ready"
-        where.leave_stored_unit()
+    elif kind == "retried" or (kind == "limits_changed" and where.status == states.DEAD):
+        if where.waits and where.status == states.DEAD:
+            where.status = states.WAITING
+        else:
+            where.status = "ready"
+            where.leave_stored_unit()
     elif kind in {"approval_requested", "approval_undone"}:
         where.status = states.WAITING
     elif kind == "approval_decided" and not data["until"]:
@@ -194,6 +212,7 @@ def _take_edit(where: Where, data: dict[str, Any]) -> None:
     after = data["after"]
     status = after["status"]
     where.status = "ready" if status in READY else status
+    where.waits = where.waits and status in {states.WAITING, states.DEAD}
     step, turn = after.get("step_index", where.step), after.get("turn", where.turn)
     if data["superseded"]:
         where.restart(step, turn, where.round + 1)

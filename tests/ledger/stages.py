@@ -13,7 +13,7 @@ from ledger import clock, sql, states
 from ledger.events import Actor
 from ledger.models import Approval, Task
 from ledger.sql import Claimed
-from ledger.transitions import approvals, edits, forks, holder, operators, sweeps
+from ledger.transitions import approvals, edits, forks, holder, operators, sweeps, waits
 from ledger.workflows import Workflow
 from tests.factories import (
     LEASE,
@@ -26,6 +26,7 @@ from tests.factories import (
     make_unit,
     make_workflow,
     submit,
+    wait_for,
 )
 
 APPROVER = Actor("user", "2")
@@ -45,10 +46,17 @@ class Stage:
     request: Approval
 
 
-def set_stage(status: str, flow: Workflow, asking: dict[str, Any], **options: Any) -> Stage:
+def set_stage(
+    status: str,
+    flow: Workflow,
+    asking: dict[str, Any],
+    signal: dict[str, Any] | None = None,
+    **options: Any,
+) -> Stage:
     """A task in `status` at its second step: the first asked and was approved.
 
-    `options` go to the submission, `asking` to the question of a task that waits.
+    `options` go to the submission, `asking` to the question of a task that waits; or `signal` to
+    the wait for one.
     """
     task = submit(flow, **options)
     request = ask(claim(flow), flow)
@@ -65,14 +73,27 @@ def set_stage(status: str, flow: Workflow, asking: dict[str, Any], **options: An
         states.CANCELLED: lambda: holder.release_task(held, why="drain"),
         states.SCHEDULED: lambda: holder.record_failure(held, attempt(), retries=3, backoff=30),
         states.FAILED: lambda: holder.fail_task(held, attempt()),
-        states.DEAD: lambda: holder.bury_task(held, attempt(), states.LIMIT_UNITS),
-        states.WAITING: lambda: ask(held, flow, **asking),
+        states.DEAD: lambda: (
+            holder.bury_task(held, attempt(), states.LIMIT_UNITS)
+            if signal is None
+            else die_waiting(held, flow)
+        ),
+        states.WAITING: lambda: (
+            ask(held, flow, **asking) if signal is None else wait_for(held, flow, **signal)
+        ),
         states.COMPLETED: lambda: complete(held, flow),
     }
     asked = leave[status]()
     task.refresh_from_db()
     assert task.status == status
     return Stage(flow, task, held, asked or request)
+
+
+def die_waiting(held: Claimed, flow: Workflow) -> None:
+    """The task's deadline passes while it waits for a signal."""
+    wait_for(held, flow)
+    clock.offset += 31
+    assert sweeps.enforce_limit(held.task_id)
 
 
 def decide(request: Approval, decision: str = "approve", undo: float = 0.0) -> Approval:
@@ -100,6 +121,9 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         ),
         "settle_unit": lambda: holder.settle_unit(held, unit, **given),
         "ask_approval": lambda: ask(held, flow),
+        "await_signal": lambda: wait_for(held, flow),
+        "send_signal": lambda: waits.send_signal(key, name="go", **by),
+        "expire_signal": lambda: waits.expire_signal(key),
         "fail_task": lambda: holder.fail_task(held, attempt()),
         "bury_task": lambda: holder.bury_task(held, attempt(), states.LIMIT_COST),
         "record_failure": lambda: holder.record_failure(
@@ -123,7 +147,9 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "resume_task": lambda: operators.resume_task(key, **by),
         "retry_task": lambda: operators.retry_task(key, **by),
         "restart_task": lambda: operators.restart_task(key, to_step="a", note="once more", **by),
-        "extend_limits": lambda: operators.extend_limits(key, limits_given={"units": 50}, **by),
+        "extend_limits": lambda: operators.extend_limits(
+            key, **{"limits_given": {"units": 50}, **given, **by}
+        ),
         "fork_task": lambda: forks.fork_task(key, from_step="a", **by),
         "edit_task": lambda: edits.edit_task(
             key, changes=given or {"title": "by hand"}, reason="why not",
@@ -143,6 +169,8 @@ class Way:
     given: dict[str, Any] = dataclasses.field(default_factory=dict)
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     steps: int = 3
+    signal: dict[str, Any] | None = None
+    """Of a task that waits for a signal, not for an answer."""
 
 
 def pause(stage: Stage) -> None:
@@ -170,7 +198,24 @@ def _do_nothing(stage: Stage) -> None:
     pass
 
 
+def send(stage: Stage) -> None:
+    """The signal is in the mailbox, or ends the wait."""
+    waits.send_signal(stage.task.id, name="go", actor=OPERATOR)
+
+
+def send_and_pause(stage: Stage) -> None:
+    """Both."""
+    send(stage)
+    pause(stage)
+
+
+def let_a_week_pass(stage: Stage) -> None:
+    """Longer than a wait without a time of its own."""
+    clock.offset += 8 * 86_400
+
+
 DELAY = {"delay": 30.0}
+BRIEF = {"timeout": 30.0}
 WAYS: dict[tuple[str, str], Way] = {
     ("checkpoint_unit", states.QUEUED): Way(
         before=lambda stage: submit(stage.flow), given={"groups": True}
@@ -196,11 +241,27 @@ WAYS: dict[tuple[str, str], Way] = {
     ("expire_approval", states.PAUSED): Way(asking={"on_expiry": "a"}, before=pause),
     ("expire_approval", states.FAILED): Way(asking={"on_expiry": "reject"}),
     ("undo_decision", states.WAITING): Way(before=approve),
+    ("await_signal", states.QUEUED): Way(before=send),
+    ("await_signal", states.PAUSED): Way(before=send_and_pause),
+    ("await_signal", states.COMPLETED): Way(before=send, steps=2),
+    ("send_signal", states.QUEUED): Way(signal={}),
+    ("send_signal", states.PAUSED): Way(signal={}, before=pause),
+    ("send_signal", states.COMPLETED): Way(signal={}, steps=2),
+    ("send_signal", states.WAITING): Way(),
+    ("expire_signal", states.QUEUED): Way(signal=BRIEF),
+    ("expire_signal", states.PAUSED): Way(signal=BRIEF, before=pause),
+    ("expire_signal", states.COMPLETED): Way(signal=BRIEF, steps=2),
+    ("expire_signal", states.DEAD): Way(signal={}, before=let_a_week_pass),
+    ("retry_task", states.WAITING): Way(signal={}),
+    ("extend_limits", states.WAITING): Way(
+        signal={}, given={"limits_given": {"deadline_at": "2999-01-01T00:00:00Z"}}
+    ),
     ("stop_task", states.CANCELLED): Way(before=cancel),
     **{("resume_task", status): Way(before=pause)
        for status in (states.RUNNING, states.SCHEDULED, states.WAITING)},
 }  # fmt: skip
-BY_TIME = {"reclaim_task", "promote_due", "apply_decision", "expire_approval", "enforce_limit"}
+BY_TIME = {"reclaim_task", "promote_due", "apply_decision", "expire_approval", "expire_signal",
+           "enforce_limit"}  # fmt: skip
 
 
 def take_edge(edge: states.Edge, flow: Workflow) -> tuple[Stage, Callable[[], Any]]:
@@ -216,11 +277,11 @@ def take_edge(edge: states.Edge, flow: Workflow) -> tuple[Stage, Callable[[], An
             given["available_at"] = clock.read() + dt.timedelta(seconds=60)
     way = WAYS.get((function, target), Way(before=before, given=given))
     options, asking = dict(way.submit), {"expires": 30, **way.asking}
-    if function == "enforce_limit":
+    if function == "enforce_limit" or (source == states.DEAD and way.signal is not None):
         options["limits_given"] = {"deadline_at": clock.read() + dt.timedelta(seconds=30)}
     if way.steps != len(flow.steps):
         flow = make_workflow("short", steps=way.steps)
-    stage = set_stage(source, flow, asking, **options)
+    stage = set_stage(source, flow, asking, way.signal, **options)
     way.before(stage)
     if function in BY_TIME:
         clock.offset += LEASE + 1

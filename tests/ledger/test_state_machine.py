@@ -14,14 +14,14 @@ from ledger import clock, sql, states
 from ledger.errors import LeaseLost, LedgerError
 from ledger.models import Approval, ApprovalVote, Event, StepOutput, Task
 from ledger.sql import Claimed
-from ledger.transitions import approvals, edits, forks, holder, operators, submit, sweeps
+from ledger.transitions import approvals, edits, forks, holder, operators, submit, sweeps, waits
 from ledger.workflows import Workflow
 from tests.factories import submit as submit_one
 from tests.ledger.stages import Stage, call, set_stage, take_edge
 
 ROOT = Path(__file__).resolve().parents[2]
 DOC = (ROOT / "docs" / "state-machine.md").read_text()
-MODULES = (approvals, edits, forks, holder, operators, submit, sweeps, sql)
+MODULES = (approvals, edits, forks, holder, operators, submit, sweeps, waits, sql)
 FUNCTIONS = sorted({edge.function for edge in states.EDGES} - {"submit_task"})
 HOLDERS = sorted({edge.function for edge in states.EDGES if edge.by == "holder"})
 FULFILLED = {
@@ -88,7 +88,7 @@ def test_every_edge_names_a_function_that_says_what_it_does(function: str) -> No
 
 
 def test_every_edge_that_the_code_names_is_on_the_diagram() -> None:
-    place = {"move_task": 2, "leave_running": 3, "_apply": 3, "_cancel": 2}
+    place = {"move_task": 2, "leave_running": 3, "_apply": 3, "_cancel": 2, "_go_on": 2}
     named = {
         node.args[place[node.func.id]].value
         for path in (ROOT / "ledger" / "transitions").glob("*.py")
@@ -197,7 +197,7 @@ def try_call(function: str, stage: Stage) -> LedgerError | bool:
         return error
     return function in {
         "claim_task", "checkpoint_unit", "reclaim_task", "promote_due", "apply_decision",
-        "expire_approval", "enforce_limit",
+        "expire_approval", "expire_signal", "enforce_limit",
     } and not found  # fmt: skip
 
 
