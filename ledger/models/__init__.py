@@ -3,8 +3,8 @@
 from ledger.models.approvals import Approval, ApprovalVote
 from ledger.models.artifacts import Artifact, Blob
 from ledger.models.history import Event, Spend, StepOutput
+from ledger.models.mailbox import Signal
 from ledger.models.people import ApiToken, AuditEntry
-from ledger.models.signals import Signal
 from ledger.models.task import Task
 from ledger.models.worker import Worker
 
