@@ -1,0 +1,1 @@
+"""An app that asks the database while Django starts, before any fork."""
