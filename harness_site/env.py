@@ -18,7 +18,9 @@ SQLITE_OPTIONS = {
     "transaction_mode": "IMMEDIATE",
     "timeout": 30,
     # FULL: an accepted output survives a power cut. NORMAL would lose the last commits.
-    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL",
+    # A reader that stays keeps the WAL growing; 16 MiB of it are kept once he has gone.
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
+    "PRAGMA journal_size_limit=16777216",
 }
 
 POSTGRESQL_OPTIONS = {
