@@ -192,7 +192,7 @@ def _spool_source(storage: Storage, source: Source, limit: int | None) -> _Spool
     digest, size = hashlib.sha256(), 0
     try:
         with os.fdopen(handle, "wb") as file:
-            for chunk in _read_chunks(source):
+            for chunk in read_chunks(source):
                 size += len(chunk)
                 if limit is not None and size > limit:
                     raise PayloadTooLarge("content", f"is larger than {limit} bytes.")
@@ -206,7 +206,8 @@ def _spool_source(storage: Storage, source: Source, limit: int | None) -> _Spool
         raise
 
 
-def _read_chunks(source: Source) -> Iterator[bytes]:
+def read_chunks(source: Source) -> Iterator[bytes]:
+    """The bytes of a source in pieces."""
     if isinstance(source, str):
         source = source.encode()
     if isinstance(source, (bytes, bytearray, memoryview)):

@@ -12,6 +12,11 @@ from ledger import conf
 MAX_COUNT = 2**53 - 1
 """Largest count that a browser's numbers, JSON and both databases hold exactly."""
 
+UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3}
+
+LEAST_MEMORY = 32 * 1024**2
+"""Less than what the interpreter and Django take by themselves."""
+
 MAX_SECONDS = 100 * 366 * 86_400.0
 
 
@@ -67,6 +72,24 @@ def check_moment(value: object, field: str) -> dt.datetime:
     if value.utcoffset() is None:
         raise ValueError(f"{field}: {value} has no time zone; write datetime(..., tzinfo=UTC)")
     return value
+
+
+def parse_bytes(value: int | str, field: str) -> int:
+    """An amount of memory: bytes, or text such as "512M" or "2G". Raises ValueError."""
+    size = value
+    if isinstance(value, str) and value[:-1].isascii() and value[:-1].isdigit():
+        size = int(value[:-1]) * UNITS.get(value[-1].upper(), 0)
+    if isinstance(size, bool) or not isinstance(size, int) or not LEAST_MEMORY <= size <= MAX_COUNT:
+        raise ValueError(f'{field}: {value!r} is no amount of memory; write "512M" or bytes')
+    return size
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Isolation:
+    """What the process of an isolated step may use: bytes of memory, seconds of processor time."""
+
+    memory: int | None = None
+    cpu: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -198,6 +198,11 @@ class Context:
 
     # --- What the runner asks ---------------------------------------------------------------------
 
+    @property
+    def raw_input(self) -> dict[str, Any]:
+        """What was submitted, as JSON."""
+        return dict(self._claimed.input)
+
     def snapshot_workspace(self) -> str:
         """Store the files of a finished unit: the manifest's digest, "" if it used none.
 

@@ -112,6 +112,21 @@ def describe_process(pid: int) -> str:
     return f"{pid} {' '.join(command)[:100]}"
 
 
+def describe_exit(code: int) -> str:
+    """How a process ended, by its exit code (negative: by a signal), as half a sentence."""
+    if code >= 0:
+        return f"it ended itself with exit status {code}, as by os._exit()"
+    try:
+        number = signal.Signals(-code)
+    except ValueError:
+        return f"it was ended by signal {-code}"
+    if number is signal.SIGKILL:
+        return "it was killed (SIGKILL): by the kernel for want of memory, or by hand"
+    if number is signal.SIGXCPU:
+        return "its processor time was used up (SIGXCPU)"
+    return f"it crashed, or was ended by a signal ({number.name})"
+
+
 def _find_helpers() -> Collection[int | None]:
     modules: Any = sys.modules
     helpers = set()

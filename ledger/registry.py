@@ -110,6 +110,42 @@ def all_workflows() -> list[Workflow]:
     return sorted(_workflows.values(), key=lambda workflow: workflow.name)
 
 
+def locate(workflow: Workflow) -> tuple[str, str]:
+    """The module that has the workflow in a variable, and its file: where another process finds it.
+
+    Raises LookupError when no module has it, as for one that is made in a function.
+    """
+    homes = dict.fromkeys(getattr(step.fn, "__module__", "") for step in workflow.steps)
+    for name in [*homes, *list(sys.modules)]:
+        module = sys.modules.get(name)
+        if module and name != "__main__" and _find_in(module, workflow.name, workflow.version):
+            return name, str(getattr(module, "__file__", None) or "")
+    raise LookupError(f"{workflow!r} stands in no module's variable, where a process finds it")
+
+
+def load_located(module_name: str, file: str, name: str, version: str) -> Workflow:
+    """In another process: the workflow of that name from where `locate` found it."""
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError:
+        module = None
+    if module is None or str(getattr(module, "__file__", None) or "") != file:  # of ./workflows/
+        module = _execute_file(module_name, Path(file))
+    found = _find_in(module, name, version)
+    if found is None:
+        raise LookupError(f"{module_name} has no workflow {name} version {version} any more")
+    return found
+
+
+def _find_in(module: ModuleType, name: str, version: str) -> Workflow | None:
+    from ledger.workflows import Workflow
+
+    for value in list(vars(module).values()):
+        if isinstance(value, Workflow) and (value.name, value.version) == (name, version):
+            return value
+    return None
+
+
 def _ensure_loaded() -> None:
     if not _loaded:
         load_all()
@@ -154,19 +190,27 @@ def _load_file(path: Path) -> None:
     name = f"workflows.{path.stem}"
     module = sys.modules.get(name)
     if module is None or getattr(module, "__file__", None) != str(path):
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
-            spec.loader.exec_module(module)
+            module = _execute_file(name, path)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            del sys.modules[name]
             _record_error(str(path), error)
             return
     _register_from(str(path), module)
+
+
+def _execute_file(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def _register_from(name: str, module: ModuleType) -> None:

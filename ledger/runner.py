@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ledger import asynchronous, limits, processes, settling, sql, states, workflows
+from ledger import asynchronous, isolation, limits, processes, settling, sql, states, workflows
 from ledger.conf import Tunables, load
 from ledger.context import Context
 from ledger.deadlines import UnitStopped, UnitTimeout, cancel_hard_stop, unit_deadline
@@ -223,7 +223,7 @@ def _run_step(
         with unit_deadline(step.timeout, margin, keep=engine.resident) as deadline:
             sign.interrupt = deadline.interrupt
             try:
-                value = _call_in_this_process(step, ctx)
+                value = _call(workflow, step, ctx)
                 outcome = workflows.normalise(value, workflow, step)
                 what = (engine, held, ctx, workflow, step, outcome)
                 # Large values and files go to the artifact store here, which may be away too.
@@ -236,14 +236,16 @@ def _run_step(
         sign.interrupt = sign.end_overdue = None
 
 
-def _call_in_this_process(step: Step, ctx: Context) -> Any:
-    """Call the step; a child that it forked must not come back and go on as the worker.
+def _call(workflow: Workflow, step: Step, ctx: Context) -> Any:
+    """Call the step, here or in a process of its own; a child that it forked must not come back and go on as the worker.
 
     Before anything else of ours runs in it: the hard stop's thread does not exist there, and
     calling it off would wait for ever.
     """
     pid = os.getpid()
     try:
+        if step.isolation is not None:
+            return isolation.run_isolated(workflow, step, ctx)
         return asynchronous.call_step(step, ctx)
     finally:
         if os.getpid() != pid:

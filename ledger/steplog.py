@@ -28,6 +28,21 @@ site_log = logging.getLogger("longwatch.step")
 _traces = logging.Formatter()
 
 
+def write_line(record: logging.LogRecord) -> str:
+    """The record's text with its traceback, secrets masked, at most about MAX_LINE characters."""
+    try:
+        text = record.getMessage()
+    except Exception as error:
+        text = f"{record.msg!r} (its arguments do not fit: {error})"
+    if record.exc_info:
+        text += "\n" + _traces.formatException(record.exc_info)
+    text = secrets.mask_text(text)
+    if len(text) > MAX_LINE:
+        half = MAX_LINE // 2
+        text = f"{text[:half]} … {text[-half:]}"
+    return text
+
+
 class _Tail(logging.Handler):
     """Keeps the last lines and passes records on."""
 
@@ -38,16 +53,7 @@ class _Tail(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the record as a line. Never raises: a step must not fail at its own log line."""
-        try:
-            text = record.getMessage()
-        except Exception as error:
-            text = f"{record.msg!r} (its arguments do not fit: {error})"
-        if record.exc_info:
-            text += "\n" + _traces.formatException(record.exc_info)
-        text = secrets.mask_text(text)
-        if len(text) > MAX_LINE:
-            half = MAX_LINE // 2
-            text = f"{text[:half]} … {text[-half:]}"
+        text = write_line(record)
         self.lines.append((record.created, record.levelname, text))
         if self.passed <= MAX_PASSED and site_log.isEnabledFor(record.levelno):
             self.passed += 1

@@ -29,6 +29,7 @@ from ledger.context import Context
 from ledger.durability import write_blocking
 from ledger.events import Actor
 from ledger.ids import make_id
+from ledger.isolation import run_isolated
 from ledger.models import Approval, Task
 from ledger.picking import Picker
 from ledger.registry import registered
@@ -185,7 +186,8 @@ class _Faults:
 
         def call_plain(ctx: Context) -> Any:
             fault = self._take(step)
-            value = step.fn(ctx)
+            isolated = step.isolation is not None
+            value = run_isolated(self.workflow, step, ctx) if isolated else step.fn(ctx)
             _suffer(fault, ctx)
             return value
 
@@ -195,7 +197,8 @@ class _Faults:
             _suffer(fault, ctx)
             return value
 
-        return dataclasses.replace(step, fn=call_async if step.is_async else call_plain)
+        here = step.is_async and step.isolation is None
+        return dataclasses.replace(step, fn=call_async if here else call_plain, isolation=None)
 
     def _take(self, step: Step) -> Fault | None:
         fault = next(self.left[step.name], None)

@@ -83,6 +83,8 @@ class Step:
     fn: StepFunction
     own_timeout: float | None = None
     own_retries: int | None = None
+    isolation: bounds.Isolation | None = None
+    """Bounds of the process of its own that it runs in; None: in the worker."""
 
     @property
     def timeout(self) -> float:
@@ -147,6 +149,9 @@ class Workflow:
         name: str | None = None,
         timeout: float | None = None,
         retries: int | None = None,
+        isolate: bool = False,
+        memory: int | str | None = None,
+        cpu: float | None = None,
     ) -> F: ...
     @overload
     def step[F: StepFunction](
@@ -155,6 +160,9 @@ class Workflow:
         name: str | None = None,
         timeout: float | None = None,
         retries: int | None = None,
+        isolate: bool = False,
+        memory: int | str | None = None,
+        cpu: float | None = None,
     ) -> Callable[[F], F]: ...
     def step(
         self,
@@ -163,14 +171,22 @@ class Workflow:
         name: str | None = None,
         timeout: float | None = None,
         retries: int | None = None,
+        isolate: bool = False,
+        memory: int | str | None = None,
+        cpu: float | None = None,
     ) -> Any:
         """Append a step: `@wf.step`, `@wf.step(timeout=…)` or `wf.step(fn, name=…)`.
 
         The name is the function's unless `name=`; `timeout` is the seconds of one unit; `retries`
-        is how often a failed unit runs again. Returns the function itself, unchanged.
+        is how often a failed unit runs again. `isolate=True` runs it in a process of its own, with
+        at most `memory` (bytes, or "512M") and `cpu` seconds of processor time. Returns the
+        function itself, unchanged.
         """
         if fn is None:
-            return functools.partial(self.step, name=name, timeout=timeout, retries=retries)
+            return functools.partial(
+                self.step, name=name, timeout=timeout, retries=retries,
+                isolate=isolate, memory=memory, cpu=cpu,
+            )  # fmt: skip
         if not callable(fn):
             raise ValueError(f"workflow {self.name}: {fn!r} can't be called, so it is no step")
         given = name if name is not None else getattr(_unwrap_partial(fn), "__name__", "")
@@ -181,7 +197,8 @@ class Workflow:
             bounds.check_seconds(timeout, f"timeout of step {step_name}", least=0.001)
         if retries is not None:
             bounds.check_count(retries, f"retries of step {step_name}")
-        self.steps.append(Step(step_name, fn, timeout, retries))
+        isolation = _read_isolation(step_name, isolate, memory, cpu)
+        self.steps.append(Step(step_name, fn, timeout, retries, isolation))
         self._digest = None
         return fn
 
@@ -248,6 +265,20 @@ class Workflow:
 def describe_change(version: str) -> str:
     """What is said of a task whose definition digest is no more the code's."""
     return f"code changed under version {version}"
+
+
+def _read_isolation(
+    step: str, isolate: bool, memory: int | str | None, cpu: float | None
+) -> bounds.Isolation | None:
+    if not isolate:
+        if memory is not None or cpu is not None:
+            raise ValueError(f"step {step}: memory= and cpu= are bounds of isolate=True")
+        return None
+    if memory is not None:
+        memory = bounds.parse_bytes(memory, f"memory of step {step}")
+    if cpu is not None:
+        bounds.check_seconds(cpu, f"cpu of step {step}", least=1.0)
+    return bounds.Isolation(memory, cpu)
 
 
 def _read_bound(name: str) -> Any:

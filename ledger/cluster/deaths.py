@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import mmap
 import os
-import signal
 import socket
 from typing import Final
 
 from ledger.fitness import FILES_CLOSED, OVERDUE
+from ledger.processes import describe_exit
 
 KEPT: Final = 128
 """The newest deaths; each is a pid and a status. One process writes, so no lock is needed."""
 
 _memory = memoryview(mmap.mmap(-1, (1 + 2 * KEPT) * 8)).cast("q")
 
-_SIGNALS: Final = {
-    signal.SIGKILL: "it was killed (SIGKILL): by the kernel for want of memory, or by hand",
-    signal.SIGXCPU: "its processor time was used up (SIGXCPU)",
-}
 _STATUSES: Final = {
     1: "it ended itself (exit status 1): the unit was stuck in native code beyond its deadline, "
     "or called os._exit()",
@@ -46,7 +42,7 @@ def explain_death(owner: str) -> str:
     for back in range(1, min(_memory[0], KEPT) + 1):
         at = 1 + 2 * ((_memory[0] - back) % KEPT)
         if _memory[at] == int(pid):
-            return _describe(_memory[at + 1])
+            return _STATUSES.get(_memory[at + 1]) or describe_exit(_memory[at + 1])
     try:
         os.kill(int(pid), 0)
     except OSError:
@@ -55,13 +51,3 @@ def explain_death(owner: str) -> str:
         "its process lives and stopped beating: stuck in native code that keeps the interpreter's "
         "lock, or stopped"
     )
-
-
-def _describe(status: int) -> str:
-    if status >= 0:
-        return _STATUSES.get(status, f"it ended with exit status {status}, as by os._exit()")
-    try:
-        number = signal.Signals(-status)
-    except ValueError:
-        return f"it was ended by signal {-status}"
-    return _SIGNALS.get(number, f"it crashed, or was ended by a signal ({number.name})")
