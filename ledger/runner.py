@@ -237,7 +237,7 @@ def _run_step(
 
 
 def _call(workflow: Workflow, step: Step, ctx: Context) -> Any:
-    """Call the step, here or in a process of its own; a child that it forked must not come back and go on as the worker.
+    """Call the step, here or in a process of its own; what it forked must not go on as the worker.
 
     Before anything else of ours runs in it: the hard stop's thread does not exist there, and
     calling it off would wait for ever.

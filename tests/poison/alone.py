@@ -49,7 +49,7 @@ def read(ctx: Any) -> Any:
     return {
         "read": [os.getpid() != ctx.progress["worker"], os.getpgid(0) == os.getpid(),
                  ctx.idempotency_key("k").endswith(":read:1:0:k"), os.getcwd()],
-        "left out": [name for name in os.environ if name == "LONGWATCH_DATABASE_URL"
+        "left out": [name for name, value in os.environ.items() if value == "sqlite:////nowhere"
                      or name.startswith("LONGWATCH_SECRET_ALONE")],
     }  # fmt: skip
 
