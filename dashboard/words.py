@@ -89,7 +89,7 @@ EVENTS = {
     "resumed": Look("Resumed", "run", "is-run"),
     "retried": Look("Retried now", "run", "is-run"),
     "limits_changed": Look("Limits changed", "idle", "is-idle"),
-    "edited": Look("Edited by an admin", "idle", "is-idle"),
+    "edited": Look("Edited", "idle", "is-idle"),
     "forked": Look("Copied", "idle", "is-idle"),
     "completed": Look("Completed", "ok", "is-ok"),
     "failed": Look("Failed", "fail", "is-fail"),

@@ -126,6 +126,16 @@ class UnknownStep(InvalidInput):
         super().__init__("step", f"there is no step {step!r}; the steps are {steps}.")
 
 
+class NotEditable(LedgerError):
+    """This output stays as it is; the message says what to do instead."""
+
+    code = "not_editable"
+    status = 409
+
+    def __init__(self, seq: int, why: str) -> None:
+        super().__init__(f"Output {seq} can't be edited: {why}.")
+
+
 class IdempotencyConflict(LedgerError):
     """The key was used by the same submitter with another body."""
 

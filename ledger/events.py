@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import hashlib
 from typing import Any
 
+from ledger import canonical
 from ledger.models import Event, Task
 
 KINDS = frozenset(
@@ -95,3 +97,19 @@ def record_event(
         fence=task.fence if fence is None else fence,
         data=data,
     )
+
+
+SHORT = 2_000
+"""Characters of a changed value that an event holds."""
+
+
+def shorten_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Values before or after a change, for an event: what is long is named by its digest."""
+    short = {}
+    for name, value in values.items():
+        text = canonical.dump_json(value, name)
+        short[name] = value
+        if len(text) > SHORT:
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            short[name] = {"$long": text[:200], "length": len(text), "sha256": digest}
+    return short

@@ -123,6 +123,8 @@ EDGES: tuple[Edge, ...] = (
     *_edges("retry_task", "scheduled failed dead running", QUEUED, "operator"),
     *_edges("retry_task", DEAD, WAITING, "operator"),
     *_edges("restart_task", f"{_UNHELD} running failed dead", QUEUED, "operator"),
+    *_edges("edit_output", f"{_UNHELD} running failed dead", QUEUED, "operator"),
+    *_loops("change_task", f"{_UNHELD} running failed dead", "operator"),
     *_edges("extend_limits", DEAD, "queued waiting", "operator"),
     *_loops("extend_limits", f"{_UNHELD} running", "operator"),
     *_edges("edit_task", "running waiting failed dead", _BY_HAND, "admin"),

@@ -112,6 +112,21 @@ class RepairIn(ActionIn):
     workflow_version: str | None = None
 
 
+class EditOutputIn(ActionIn):
+    """What the unit is to have left, whole; the reason is required."""
+
+    output: dict[str, Json]
+
+
+class ChangeIn(ActionIn):
+    """What is to be changed; what is left out stays."""
+
+    title: str | None = None
+    lane: str | None = None
+    priority: StrictInt | None = None
+    tags: list[str] | None = None
+
+
 class ForkIn(ActionIn):
     """Where the copy begins, by name or index; another input, another version of the workflow."""
 

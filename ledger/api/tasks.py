@@ -15,7 +15,9 @@ from ledger.api.auth import require_any, require_scope
 from ledger.api.bodies import (
     ActionIn,
     BatchIn,
+    ChangeIn,
     ChangeLimitsIn,
+    EditOutputIn,
     ForkIn,
     RepairIn,
     SignalIn,
@@ -33,7 +35,7 @@ from ledger.api.schemas import (
 )
 from ledger.errors import InvalidInput
 from ledger.queries import DEFAULT_LIMIT, Page, TaskFilter
-from ledger.transitions import operators
+from ledger.transitions import operators, outputs
 from ledger.transitions.forks import fork_task
 from ledger.transitions.submit import submit_task, submit_tasks
 from ledger.transitions.waits import send_signal
@@ -218,6 +220,21 @@ def repair(request: HttpRequest, task_id: UUID, body: RepairIn) -> dict[str, Any
     """
     more = {"to_step": body.to_step, "note": body.note, "version": body.workflow_version}
     return _act(request, task_id, operators.restart_task, body, **more)
+
+
+@router.post("/{task_id}/change", response=TaskOut)
+def change(request: HttpRequest, task_id: UUID, body: ChangeIn) -> dict[str, Any]:
+    """Change title, lane, priority or tags; what runs goes on."""
+    given = {name: getattr(body, name) for name in ("title", "lane", "priority", "tags")}
+    return _act(request, task_id, operators.change_task, body, **given)
+
+
+@router.post("/{task_id}/outputs/{seq}/edit", response=TaskOut)
+def edit_output(
+    request: HttpRequest, task_id: UUID, seq: int, body: EditOutputIn
+) -> dict[str, Any]:
+    """Put another output in a unit's place: later ones are superseded, it goes on from there."""
+    return _act(request, task_id, outputs.edit_output, body, seq=seq, output=body.output)
 
 
 @router.post("/{task_id}/fork", response={200: TaskOut, 201: TaskOut})

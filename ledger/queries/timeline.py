@@ -66,7 +66,7 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Restart:
-    """One `repaired` event: work from `to` on was found wrong `at` step `step`."""
+    """Work from `to` on was found wrong `at` step `step`, or the output before it was edited."""
 
     seq: int
     at: dt.datetime
@@ -195,7 +195,7 @@ def build_timeline(
         min(starts, default=task.created_at),
         max([end, task.created_at, *(span.end for span in spans)]),
         spans,
-        [_read_restart(event) for event in ordered if event["kind"] == "repaired"],
+        [_read_restart(event) for event in ordered if _is_restart(event)],
         _read_recoveries(ordered, spans),
         [event["at"] for event in ordered if event["kind"] == "stale_write_refused"],
     )
@@ -215,7 +215,7 @@ def _read_attempts(events: Iterable[dict[str, Any]]) -> Iterator[Span]:
     restarts = 0
     for event in events:
         data = event["data"]
-        if event["kind"] == "repaired":
+        if _is_restart(event):
             restarts = int(data["round"])
         if event["kind"] not in ATTEMPTS:
             continue
@@ -303,10 +303,15 @@ def _park(held: dict[str, Any], end: dt.datetime) -> Span:
     return Span(kind, held["step"], held["at"], end, held["turn"], seq=held["seq"])
 
 
+def _is_restart(event: dict[str, Any]) -> bool:
+    """A new round: a repair, a person's restart, or an output that a person edited."""
+    return event["kind"] == "repaired" or (event["kind"] == "edited" and "round" in event["data"])
+
+
 def _read_restart(event: dict[str, Any]) -> Restart:
     data, actor = event["data"], event["actor"]
     by = f"{actor['kind']}:{actor['id']}" if actor["id"] else actor["kind"]
-    feedback = data.get("feedback")
+    feedback = data.get("feedback", data.get("reason"))
     if isinstance(feedback, dict) and feedback.get("by"):  # sent back: a person's, by a sweep
         by = str(feedback["by"])
     return Restart(

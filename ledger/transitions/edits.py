@@ -7,7 +7,6 @@ there before. What only the engine can know (lease, question, outcome) is not se
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -24,7 +23,7 @@ from ledger.errors import (
     Unserialisable,
     WrongStatus,
 )
-from ledger.events import Actor, record_event
+from ledger.events import Actor, record_event, shorten_values
 from ledger.models import AuditEntry, StepOutput, Task
 from ledger.transitions.approvals import void_open_approval
 from ledger.transitions.holder import forget_answer
@@ -59,9 +58,6 @@ EDITABLE = (
 
 FINAL_EDITABLE = frozenset({"title", "tags"})
 """Of a completed or cancelled task: the labels. It is never set going again."""
-
-SHORT = 2_000
-"""Characters of a value that an event holds; the audit log has it whole."""
 
 
 def edit_task(
@@ -116,7 +112,7 @@ def _edit(
     after = {name: _show(name, new) for name, new in ({"status": target} | columns).items()}
     record_event(
         task, "edited", actor, now, reason=reason, taken_from=task.lease_owner,
-        superseded=superseded, before=_shorten(before), after=_shorten(after),
+        superseded=superseded, before=shorten_values(before), after=shorten_values(after),
     )  # fmt: skip
     AuditEntry.objects.create(
         at=now, actor=str(actor), action="edit_task", target=f"task:{task.pk}", task=task.pk,
@@ -350,15 +346,3 @@ def _show(name: str, value: Any) -> Any:
     if name == "limit_cost":
         return conf.format_money(value)
     return value.isoformat() if isinstance(value, dt.datetime) else value
-
-
-def _shorten(values: dict[str, Any]) -> dict[str, Any]:
-    """The same for an event: what is long is named by its digest."""
-    short = {}
-    for name, value in values.items():
-        text = canonical.dump_json(value, name)
-        short[name] = value
-        if len(text) > SHORT:
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            short[name] = {"$long": text[:200], "length": len(text), "sha256": digest}
-    return short

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from ledger import canonical, limits, queries, states
+from ledger import canonical, conf, limits, queries, sql, states
 from ledger.errors import InvalidInput, UnparsableInput, Unserialisable, WrongStatus
 from ledger.events import Actor, record_event
 from ledger.models import Task
@@ -22,6 +22,7 @@ from ledger.transitions.moves import (
     require_status,
     update_row,
 )
+from ledger.transitions.submit import read_columns
 from ledger.transitions.waits import revive_wait
 from ledger.workflows import Workflow
 
@@ -238,6 +239,42 @@ def extend_limits(
         columns.pop("wall_left", None)  # move_task starts it again from the task's own
         columns |= _leave_stored_unit(task)
         move_task(task, now, "extend_limits", error=None, **columns, **revive_wait(task, now))
+
+
+def change_task(
+    task_id: UUID | str,
+    *,
+    actor: Actor,
+    title: str | None = None,
+    lane: str | None = None,
+    priority: int | None = None,
+    tags: Sequence[str] | None = None,
+    reason: str = "",
+    revision: int | None = None,
+) -> None:
+    """Title, lane, priority and tags of anything but completed and cancelled, wherever it stands.
+
+    None leaves one as it is. The place in the queue follows the priority. A holder keeps its lease:
+    no write of a holder touches these columns. Raises InvalidInput naming the field.
+    """
+    check_reason(reason)
+    given = {"title": title, "lane": lane, "priority": priority, "tags": tags}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        raise InvalidInput("changes", "name at least one of title, lane, priority, tags")
+    with lock_task(task_id, revision) as (task, now):
+        require_status(task, "change", frozenset(states.STATUSES) - states.FINAL, FORK_HINT)
+        before = {name: getattr(task, name) for name in ("title", "lane", "priority", "tags")}
+        after = read_columns(**(before | given), key=None, max_repairs=None, not_before=None)
+        columns = {name: after[name] for name in given if after[name] != before[name]}
+        if not columns:
+            return
+        old = {name: before[name] for name in columns}
+        record_event(task, "edited", actor, now, reason=reason, before=old, after=dict(columns))
+        shift = (task.priority - after["priority"]) * conf.RANK_PER_PRIORITY
+        update_row(task, {**columns, "rank": task.rank + shift, "updated_at": now})
+        if task.status == states.QUEUED:
+            sql.wake_workers()
 
 
 def shift_wall(task: Task, seconds: float | None) -> dict[str, Any]:

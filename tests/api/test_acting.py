@@ -104,6 +104,45 @@ def test_a_bad_repair_is_refused_by_name(
     assert problem["field"].startswith(field)
 
 
+def test_an_output_is_edited(api: Api, approval: dict[str, Any], task: dict[str, Any]) -> None:
+    path = f"/tasks/{task['id']}/outputs"
+    draft, review = api.get(path).expect(200)["items"]
+    body = {"output": {"draft": "mine"}, "reason": "shorter"}
+    asked = api.post(f"{path}/{review['seq']}/edit", body).expect_problem(409, "not_editable")
+    assert "restart from review" in asked["detail"]
+    for change, status, field in (
+        ({"output": None}, 422, "output"), ({"output": []}, 422, "output"),
+        ({"reason": ""}, 422, "reason"), ({"output": {"x": float("nan")}}, 400, "output.x"),
+        ({"output": {"x": "y" * 70_000}}, 413, "output"), ({"note": ""}, 422, "note"),
+    ):  # fmt: skip
+        problem = api.post(f"{path}/{draft['seq']}/edit", body | change).expect(status)
+        assert problem["field"] == field
+    for seq in (1, 99, 2**70):
+        api.post(f"{path}/{seq}/edit", body).expect_problem(404, "not_found")
+    edited = api.post(f"{path}/{draft['seq']}/edit", body).expect(200)
+    assert (edited["status"], edited["step"]["name"]) == ("queued", "review")
+    assert (edited["progress"], edited["round"]) == ({"draft": "mine"}, 1)
+    (live,) = api.get(path).expect(200)["items"]
+    assert live["edited_by"].startswith("token:")
+    api.post(f"{path}/{draft['seq']}/edit", body).expect_problem(409, "not_editable")
+    api.post(f"/tasks/{task['id']}/cancel").expect(200)
+    api.post(f"{path}/{live['seq']}/edit", body).expect_problem(409, "wrong_status")
+    assert Approval.objects.get().status == "void"
+
+
+def test_labels_and_priority_are_changed(api: Api, task: dict[str, Any]) -> None:
+    path = f"/tasks/{task['id']}/change"
+    changed = api.post(path, {"priority": 9, "tags": ["a"], "reason": "urgent"}).expect(200)
+    assert (changed["priority"], changed["tags"], changed["lane"]) == (9, ["a"], "default")
+    assert api.get("/tasks", tag="a").expect(200)["items"][0]["id"] == task["id"]
+    for body, field in (
+        ({}, "changes"), ({"priority": "9"}, "priority"), ({"priority": 101}, "priority"),
+        ({"lane": ""}, "lane"), ({"tags": "a"}, "tags"), ({"status": "dead"}, "status"),
+    ):  # fmt: skip
+        api.post(path, body).expect_problem(422, "invalid_input", field)
+    api.post(path, {"title": "x", "revision": 1}).expect_problem(409, "stale_revision")
+
+
 def test_a_copy_is_a_task_of_its_own(
     api: Api, login: Callable[..., Api], approval: dict[str, Any], task: dict[str, Any]
 ) -> None:
@@ -212,6 +251,7 @@ def test_each_call_needs_its_scope(
                      {"decision": "reject", "digest": approval["digest"]})],
         "operate": [("post", f"/tasks/{fresh['id']}/{action}", body) for action, body in (
             ("pause", {}), ("resume", {}), ("limits", {"units": 9}), ("fork", {"from_step": 0}),
+            ("change", {"title": "x"}),
             ("cancel", {}),
         )],
     }  # fmt: skip

@@ -103,8 +103,8 @@ def test_the_docs_are_a_page_of_our_own(db: None, client: Client) -> None:
         "/tasks", "/tasks/batch", "/tasks/{task_id}", "/tasks/{task_id}/spend",
         "/tasks/{task_id}/outputs", "/tasks/{task_id}/events",
         "/tasks/{task_id}/artifacts", *(f"/tasks/{{task_id}}/{action}" for action in (
-            "cancel", "stop", "pause", "resume", "retry", "repair", "fork",
-            "limits", "signals/{name}")),
+            "cancel", "stop", "pause", "resume", "retry", "repair", "fork", "change",
+            "outputs/{seq}/edit", "limits", "signals/{name}")),
         "/approvals", "/approvals/{approval_id}", "/approvals/{approval_id}/answer",
         "/artifacts", "/artifacts/{artifact_id}", "/artifacts/{artifact_id}/content",
         "/workflows", "/workers", "/stalled",

@@ -151,6 +151,10 @@ def _take_output(where: Where, row: StepOutput) -> None:
         assert (row.step_index, row.turn, row.round) < (where.step, where.turn, 1)
         where.live.add((row.step_index, row.turn))
         return
+    if not row.fence:  # a person's, in place of one that was live
+        assert (row.step_index, row.turn) in where.live
+        where.restart(row.step_index, row.turn, where.round + 1)
+        where.waits = False
     assert (row.step_index, row.turn, row.round) == (where.step, where.turn, where.round)
     where.status = "ready"
     if row.output["kind"] != "repair":
@@ -210,6 +214,8 @@ def _take_decision(where: Where, request: Approval) -> None:
 
 def _take_edit(where: Where, data: dict[str, Any]) -> None:
     after = data["after"]
+    if "status" not in after or "replaces" in data:
+        return  # labels, which lead nowhere, or an output, which leads there itself
     status = after["status"]
     where.status = "ready" if status in READY else status
     where.waits = where.waits and status in {states.WAITING, states.DEAD}

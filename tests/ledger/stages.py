@@ -13,7 +13,7 @@ from ledger import clock, sql, states
 from ledger.events import Actor
 from ledger.models import Approval, Task
 from ledger.sql import Claimed
-from ledger.transitions import approvals, edits, forks, holder, operators, sweeps, waits
+from ledger.transitions import approvals, edits, forks, holder, operators, outputs, sweeps, waits
 from ledger.workflows import Workflow
 from tests.factories import (
     LEASE,
@@ -30,6 +30,8 @@ from tests.factories import (
 )
 
 APPROVER = Actor("user", "2")
+PLAIN = 2
+"""The number of the stage's first output; about the second one people are asked."""
 
 
 @dataclasses.dataclass
@@ -53,12 +55,15 @@ def set_stage(
     signal: dict[str, Any] | None = None,
     **options: Any,
 ) -> Stage:
-    """A task in `status` at its second step: the first asked and was approved.
+    """A task in `status` at its second step: the first went on once, asked and was approved.
 
     `options` go to the submission, `asking` to the question of a task that waits; or `signal` to
     the wait for one.
     """
     task = submit(flow, **options)
+    held = claim(flow)
+    again = make_unit(held, flow, next_index=0, next_name="a", next_turn=1)
+    holder.settle_unit(held, again)
     request = ask(claim(flow), flow)
     decide(request)
     held = claim(flow)
@@ -147,6 +152,10 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "resume_task": lambda: operators.resume_task(key, **by),
         "retry_task": lambda: operators.retry_task(key, **by),
         "restart_task": lambda: operators.restart_task(key, to_step="a", note="once more", **by),
+        "change_task": lambda: operators.change_task(key, priority=7, **by),
+        "edit_output": lambda: outputs.edit_output(
+            key, PLAIN, output={"by": "hand"}, reason="why not", **by
+        ),
         "extend_limits": lambda: operators.extend_limits(
             key, **{"limits_given": {"units": 50}, **given, **by}
         ),
@@ -222,7 +231,7 @@ WAYS: dict[tuple[str, str], Way] = {
     ),
     ("checkpoint_unit", states.COMPLETED): Way(given={"finish": True}),
     ("settle_unit", states.SCHEDULED): Way(given=DELAY),
-    ("settle_unit", states.DEAD): Way(submit={"limits_given": {"units": 2}}),
+    ("settle_unit", states.DEAD): Way(submit={"limits_given": {"units": 3}}),
     ("record_failure", states.DEAD): Way(given={"retries": 0}),
     ("repair_task", states.DEAD): Way(submit={"max_repairs": 0}),
     ("release_task", states.SCHEDULED): Way(given=DELAY),

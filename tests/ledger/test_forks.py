@@ -25,17 +25,14 @@ from ledger.errors import (
 )
 from ledger.events import Actor
 from ledger.models import Approval, Artifact, Spend, StepOutput, Task
-from ledger.runner import Engine, run_attempt
-from ledger.testing import Ended, _describe, _OwnLane, run
+from ledger.testing import _describe, run
 from ledger.transitions import operators
 from ledger.transitions.forks import fork_task
 from ledger.transitions.holder import settle_unit
 from ledger.transitions.rebuilding import check_stand, read_stand
 from ledger.workflows import Again, AskApproval, Workflow, registered
-from tests.factories import OPERATOR, claim, make_in, make_unit, make_workflow, submit
-
-BIG = "x" * 70_000
-"""Too large for a row: stored as a value of its own."""
+from tests.factories import OPERATOR, claim, make_in, make_unit, submit
+from tests.ledger.copying import BIG, edit, find_seq, fork, go_on
 
 
 @pytest.fixture(autouse=True)
@@ -88,22 +85,6 @@ def book(db: None) -> Iterator[Workflow]:
     workflow = make_book()
     with registered(workflow):
         yield workflow
-
-
-def go_on(task_id: UUID, workflow: Workflow) -> Ended:
-    """Run a task until nothing is queued."""
-    task = Task.objects.get(pk=task_id)
-    engine = Engine("testing:1:go-on")
-    engine.picker = _OwnLane((task.lane, task.workflow, task.workflow_version))
-    held = engine.claim()
-    while held is not None:
-        held = run_attempt(engine, held)
-    return _describe(task_id)
-
-
-def fork(task_id: Any, from_step: Any, **more: Any) -> Task:
-    """A copy by the operator."""
-    return fork_task(task_id, from_step=from_step, actor=OPERATOR, **more)[0]
 
 
 def test_a_copy_ends_like_its_original_without_its_work(book: Workflow) -> None:
@@ -291,20 +272,38 @@ def test_what_cannot_be_copied_is_said_by_name(flow: Workflow) -> None:
     assert Task.objects.count() == 1
 
 
-def test_a_copy_may_take_another_version_where_the_steps_before_fit(flow: Workflow) -> None:
+def make_other(version: str, *names: str) -> Workflow:
+    """The same workflow with other steps."""
+    workflow = Workflow("three", version)
+    for name in names:
+        workflow.step(lambda ctx: None, name=name)
+    return workflow
+
+
+def test_a_copy_may_take_another_version_and_outputs_follow_their_steps(flow: Workflow) -> None:
     task = submit(flow)
     held = claim(flow)
     settle_unit(held, make_unit(held, flow))
-    fits, misfits = make_workflow(version="2", steps=2), Workflow("three", "3")
-    for name in ("z", "b"):
-        misfits.step(lambda ctx: None, name=name)
-    with registered(fits, misfits):
+    longer, other = make_other("2", "z", "a", "b", "c"), make_other("3", "z", "b")
+    with registered(longer, other):
         copy = fork(task.pk, "b", version="2")
-        assert (copy.workflow_version, copy.total_steps) == ("2", 2)
-        assert copy.definition_digest == fits.digest()
-        with pytest.raises(InvalidInput, match="version 3 has no step a at position 0"):
-            fork(task.pk, "b", version="3")
-        assert fork(task.pk, "z", version="3").step_name == "z"
+        assert (copy.workflow_version, copy.step_index, copy.total_steps) == ("2", 2, 4)
+        assert copy.definition_digest == longer.digest()
+        (output,) = copy.outputs.all()
+        assert (output.step_name, output.step_index) == ("a", 1)
+        settle_unit(claim(longer), make_unit(held, longer, next_index=3, next_name="c"))
+        assert edit(copy.pk, find_seq(copy.pk, "a")).step_index == 2
+        assert not fork(task.pk, "b", version="3").outputs.exists()
+
+
+def test_code_that_lost_a_step_under_one_version_is_noticed(flow: Workflow) -> None:
+    task = submit(flow)
+    held = claim(flow)
+    settle_unit(held, make_unit(held, flow))
+    with registered(make_other("1", "z", "b", "c")):
+        with pytest.raises(InvalidInput, match="version 1 has no step a any more"):
+            fork(task.pk, "b")
+        assert fork(task.pk, "z").progress == {}
 
 
 def test_a_deadline_that_has_passed_is_not_taken_over(flow: Workflow) -> None:

@@ -32,7 +32,7 @@ from ledger.errors import AlreadySettled, InvalidInput, LeaseLost, LedgerError, 
 from ledger.events import Actor
 from ledger.models import Approval, Spend, StepOutput, Task
 from ledger.sql import Claimed, Unit
-from ledger.transitions import approvals, edits, forks, holder, operators, sweeps, waits
+from ledger.transitions import approvals, edits, forks, holder, operators, outputs, sweeps, waits
 from ledger.transitions.submit import submit_task
 from ledger.workflows import AskApproval, WaitFor, Workflow, registered
 from tests.factories import LEASE, attempt, make_workflow
@@ -53,6 +53,7 @@ LIMITS = [{"deadline_at": LATER}, {"units": 60}, {"units": 2}, {"tokens": 5000},
           {"wall": 90_000}]  # fmt: skip
 EDITS = [{"status": "queued"}, {"status": "paused"}, {"title": "new"}, {"step_name": "a"}]
 PERSON, APPROVER = Actor("user", "1"), Actor("user", "2")
+CHANGES = [{"priority": 50}, {"priority": -5}, {"lane": "other"}, {"title": "t", "tags": ["x"]}]
 NUMBERS = st.integers(0, 2**32 - 1)
 TABLES = (
     "signal",
@@ -125,7 +126,8 @@ class Ledger(RuleBasedStateMachine):
         if len(tasks) < 5:
             possible += [self.submit] * 2
         return [*possible, self.sweep, self.jump, self.jump, self.operate, self.reclaim,
-                self.extend, self.edit, self.restart, self.fork, self.signal]  # fmt: skip
+                self.extend, self.edit, self.restart, self.fork, self.change,
+                self.rewrite, self.signal]  # fmt: skip
 
     # --- How a step picks and tries ---------------------------------------------------------------
 
@@ -335,6 +337,21 @@ class Ledger(RuleBasedStateMachine):
             task.pk, changes=changes, actor=PERSON, reason="by hand", revision=task.revision
         ))  # fmt: skip
 
+    def change(self) -> None:
+        task, given = self.choose_task(), self.choose(CHANGES)
+        self.try_to(lambda: operators.change_task(task.pk, actor=PERSON, **given))
+
+    def rewrite(self) -> None:
+        """An output of any task that has one, led to where the old one led."""
+        found = [output for record in self.known.values() for output in record.outputs]
+        if not found:
+            return
+        old: StepOutput = self.choose(found)
+        new = {**old.output, "kind": "rewritten"}
+        self.try_to(lambda: outputs.edit_output(
+            old.task_id, old.seq, output=new, actor=PERSON, reason="better"
+        ))  # fmt: skip
+
     def fork(self) -> None:
         """A copy of anything, at any step that it has reached."""
         task, step = self.choose_task(), self.choose(STEPS)
@@ -426,7 +443,7 @@ def check_change(before: Record, after: Record, by_holder: bool) -> None:
         running == (False, True)  # a claim
         or (running == (True, True) and stored)  # a checkpoint that keeps
         or (running == (True, False) and not by_holder)  # thrown out
-        or "edited" in [e.kind for e in after.events[len(before.events) :]]
+        or any("superseded" in e.data for e in after.events[len(before.events) :])  # a raw edit
     )
     assert now.fence - was.fence == rises
 

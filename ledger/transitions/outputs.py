@@ -1,0 +1,143 @@
+"""A person writes another output in a unit's place, and the task goes on from there."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+
+from ledger import conf, queries, states
+from ledger.errors import InvalidInput, NotEditable, NotFound
+from ledger.events import Actor, record_event, shorten_values
+from ledger.models import Approval, StepOutput, Task
+from ledger.transitions.approvals import void_open_approval
+from ledger.transitions.holder import forget_answer
+from ledger.transitions.moves import (
+    FRESH_UNIT,
+    NO_FLAGS,
+    NO_REPORT,
+    lock_task,
+    move_task,
+    require_status,
+)
+from ledger.transitions.operators import FORK_HINT, check_reason
+from ledger.transitions.rebuilding import (
+    Place,
+    Stand,
+    check_stand,
+    list_live,
+    read_stand,
+    record_spilled,
+    select_before,
+    select_unknown,
+)
+from ledger.transitions.submit import check_value
+from ledger.workflows import Workflow
+
+
+def edit_output(
+    task_id: UUID | str,
+    seq: int,
+    *,
+    output: Any,
+    actor: Actor,
+    reason: str,
+    revision: int | None = None,
+) -> None:
+    """Anything but completed and cancelled -> queued, where it would be had the unit left `output`.
+
+    The live output `seq` and all later ones are superseded, a new row takes its place under fence
+    0, progress and workspace are what they were after it, the round rises. An open approval is
+    voided, a running worker is fenced off.
+
+    Raises TaskNotFound, NotFound, WrongStatus, StaleRevision, UnknownWorkflow, NotEditable for what
+    is superseded or what people were asked about, InvalidInput, UnparsableInput, PayloadTooLarge.
+    """
+    check_reason(reason)
+    if not reason.strip():
+        raise InvalidInput("reason", "is required: it is on record with the edit")
+    if not isinstance(output, dict):
+        raise InvalidInput("output", "takes a JSON object")
+    check_value("output", output, conf.load().inline_output_bytes)
+    seen = queries.find_task(UUID(str(task_id)))
+    row = StepOutput.objects.filter(task=seen, seq=seq).defer("log_tail").first()
+    if row is None:
+        raise NotFound("output", seq)
+    workflow = queries.find_workflow(seen.workflow, seen.workflow_version)
+    index = workflow.index_of(row.step_name)
+    before = select_before(workflow, index) | select_unknown(workflow, index)
+    before |= Q(step_name=row.step_name, turn__lt=row.turn)
+    through = before | Q(seq=seq)
+    stand = read_stand(seen.pk, through, instead=(seq, output))
+    with lock_task(seen.pk, revision) as (task, now):
+        allowed = frozenset(states.STATUSES) - states.FINAL
+        require_status(task, "edit an output of", allowed, FORK_HINT)
+        check_stand(task, through, stand, seen.revision)
+        _check_editable(task, row, stand)
+        place = _find_next(task, row, workflow)
+        void_open_approval(task, actor, now, "an output was edited")
+        list_live(task.pk, ~before).update(superseded_in_round=task.round + 1)
+        unit = _store(task, row, index, output, actor, now)
+        record_spilled(stand, task, unit, actor, now)
+        old = {"status": task.status, "output": row.output}
+        new = {"status": states.QUEUED, "output": output}
+        record_event(
+            task, "edited", actor, now, step=row.step_name, turn=row.turn, reason=reason,
+            to=place["step_name"], round=unit.round, output=unit.seq, replaces=row.seq,
+            taken_from=task.lease_owner, before=shorten_values(old), after=shorten_values(new),
+        )  # fmt: skip
+        move_task(
+            task, now, "edit_output", states.QUEUED, **FRESH_UNIT, **NO_FLAGS, **NO_REPORT,
+            **place, round=unit.round, progress=stand.progress, workspace=stand.workspace,
+            **({} if _leads_to(task, place) else forget_answer(task, index)),
+        )  # fmt: skip
+
+
+def _check_editable(task: Task, row: StepOutput, stand: Stand) -> None:
+    if row.seq not in {place.seq for place in stand.places}:
+        raise NotEditable(row.seq, "it is superseded; edit the one in its place")
+    if task.waits is not None and row.seq == stand.places[-1].seq == _find_last(task):
+        raise NotEditable(row.seq, f"the task waits since then; restart from {row.step_name}")
+    asked = Q(task=task, round=row.round)
+    if row.copied_from is not None:
+        asked |= Q(task__in=queries.list_lineage(task.pk)[1:])
+    if Approval.objects.filter(asked, step=row.step_name, turn=row.turn).exists():
+        why = "people were asked about it as it is; restart from"
+        raise NotEditable(row.seq, f"{why} {row.step_name}, so that they are asked again")
+
+
+def _find_last(task: Task) -> int | None:
+    return list_live(task.pk, Q()).values_list("seq", flat=True).last()
+
+
+def _leads_to(task: Task, place: dict[str, Any]) -> bool:
+    """Whether what the task was told since, such as a signal, is for the unit that comes next."""
+    return task.answer is not None and task.answer.get("for_step") == place["step_name"]
+
+
+def _store(
+    task: Task, row: StepOutput, index: int, output: dict[str, Any], actor: Actor, now: dt.datetime
+) -> Place:
+    task.event_seq += 1
+    unit = Place(task.event_seq, index, row.step_name, row.turn, task.round + 1)
+    StepOutput.objects.create(
+        task=task, **unit._asdict(), output=output, started_at=now, finished_at=now,
+        worker=str(actor), fence=0, workspace=row.workspace,
+    )  # fmt: skip
+    return unit
+
+
+def _find_next(task: Task, row: StepOutput, workflow: Workflow) -> dict[str, Any]:
+    """The unit that came after this one: the next turn of a loop that went on, else the next step.
+
+    Whether a loop goes on is what its code decided at that turn, and an edit does not ask it.
+    """
+    index = workflow.index_of(row.step_name)
+    here = task.step_name == row.step_name and task.turn > row.turn
+    if here or list_live(task.pk, Q(step_name=row.step_name, turn__gt=row.turn)).exists():
+        return {"step_index": index, "step_name": row.step_name, "turn": row.turn + 1}
+    if index + 1 >= len(workflow.steps):
+        raise NotEditable(row.seq, f"no step comes after {row.step_name}; restart from it")
+    return {"step_index": index + 1, "step_name": workflow.steps[index + 1].name, "turn": 0}
