@@ -51,6 +51,15 @@
   });
   document.addEventListener("htmx:error", () => { noteFailure(); showLive(); });
 
+  // What a part knows of the open questions is true in the navigation too, which nothing polls.
+  function showWaiting() {
+    const waiting = document.querySelector("[data-waiting]")?.dataset.waiting;
+    for (const badge of waiting === undefined ? [] : document.querySelectorAll(".count.you")) {
+      badge.firstElementChild.textContent = waiting;
+      badge.hidden = waiting === "0";
+    }
+  }
+
   function noteFailure() {
     failures += 1;
     if (failures >= 3) silentUntil = Date.now() + 30_000;
@@ -61,6 +70,7 @@
   document.addEventListener("htmx:after:swap", () => {
     const dialog = find("dialog");
     if (dialog && dialog.childElementCount && !dialog.open) dialog.showModal();
+    showWaiting();
     showLive();
   });
   document.addEventListener("done", () => find("dialog").close());

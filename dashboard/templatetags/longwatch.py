@@ -180,7 +180,8 @@ def write_json(value: Any) -> str:
 
 def _fill_list(found: re.Match[str]) -> str:
     items = re.split(r",\n +", found[2])  # JSON writes a line break in a string as \\n
-    if len(", ".join(items)) <= LINE:
+    before = found.start() - found.string.rfind("\n", 0, found.start())
+    if before + len(", ".join(items)) <= LINE:
         return f"[{', '.join(items)}]"
     lines = [""]
     for item in items:

@@ -35,6 +35,10 @@ RULES = {
 }
 DIFF = "@@ -1,2 +1,2 @@\n import re\n-import os\n+import " + "sys_" * 60 + "\n"
 TESTS = {"before": {"ran": 283}, "after": {"ran": 282}, "kind": "unittest"}
+SQUEEZED = """() => [...document.querySelectorAll('h1, .meta, .acts, table')].some(
+    (one) => one.offsetHeight > 400 && one.offsetWidth < 120)"""
+"""Something that stands in a column a letter wide."""
+
 FORM = {
     "type": "object",
     "required": ["title"],
@@ -167,6 +171,6 @@ def test_no_page_is_wider_than_the_screen(open_page: OpenPage, pages: list[str])
             for width in (320, 390, 768, 1024, 1440):
                 page.set_viewport_size({"width": width, "height": 800})
                 found = page.evaluate("document.documentElement.scrollWidth")
-                if found > width:
+                if found > width or page.evaluate(SQUEEZED):
                     wide[path, width] = found
     assert wide == {}

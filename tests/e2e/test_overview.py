@@ -13,7 +13,7 @@ from ledger.workflows import Workflow
 from tests.dashboard.fleet import fill_with_trouble, make_worker
 from tests.e2e.conftest import OpenPage
 from tests.e2e.kit import wait_until
-from tests.factories import OPERATOR, make_in, make_workflow, submit
+from tests.factories import OPERATOR, ask, claim, make_in, make_workflow, submit
 
 pytestmark = pytest.mark.browser
 
@@ -124,3 +124,16 @@ def test_the_phone_reaches_every_place(open_page: OpenPage, three: Workflow) -> 
             page.locator(".tabbar summary").click()
             page.locator(".tabbar").get_by_role("link", name=name).click()
             page.wait_for_selector(f"h1:has-text('{name}')")
+
+
+def test_the_navigation_counts_what_came_while_one_looked(
+    open_page: OpenPage, three: Workflow
+) -> None:
+    task = submit(three)
+    with open_page("operator") as page:
+        page.goto(f"/tasks/{task.id}/")
+        badge = page.locator(".side .count.you")
+        assert badge.is_hidden()
+        ask(claim(three), three)
+        page.wait_for_selector(".side .count.you >> text=1")
+        assert badge.inner_text().startswith("1")
