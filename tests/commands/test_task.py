@@ -1,0 +1,101 @@
+"""`manage.py task ACTION ID`: every action from a terminal, and what a refusal says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError
+
+from ledger.management.commands.task import PLAIN
+from ledger.models import Event, Task
+from ledger.transitions.holder import settle_unit
+from ledger.workflows import Workflow, registered
+from tests.commands.test_terminal import run
+from tests.factories import claim, make_unit, make_workflow, submit
+
+pytestmark = pytest.mark.both_databases
+
+
+@pytest.fixture
+def flow(db: None) -> Any:
+    """A workflow of three steps."""
+    workflow = make_workflow()
+    with registered(workflow):
+        yield workflow
+
+
+def act(action: str, task: Task, *arguments: str) -> str:
+    """The last word on stdout."""
+    out, _ = run("task", action, str(task.pk), *arguments)
+    return out.strip()
+
+
+def test_the_plain_actions_say_the_new_status(flow: Workflow) -> None:
+    task = submit(flow)
+    assert act("pause", task, "--reason", "lunch") == "paused"
+    assert act("resume", task, "--revision", "2") == "queued"
+    claim(flow)
+    assert act("retry", task) == "queued"
+    claim(flow)
+    out, err = run("task", "cancel", str(task.pk))
+    assert (out, err) == (
+        "running\n", "It is asked to cancel; that takes effect after its unit.\n",
+    )  # fmt: skip
+    assert act("stop", task) == "cancelled"
+    paused = Event.objects.get(kind="paused")
+    assert paused.actor.startswith("cli:")
+    assert paused.data["reason"] == "lunch"
+    assert set(PLAIN) == {"cancel", "stop", "pause", "resume", "retry"}
+
+
+def test_a_task_is_repaired_edited_changed_and_copied(flow: Workflow, tmp_path: Path) -> None:
+    task = submit(flow)
+    held = claim(flow)
+    settle_unit(held, make_unit(held, flow))
+    (tmp_path / "out.json").write_text('{"by": "hand"}')
+    assert act("edit", task, "2", f"@{tmp_path / 'out.json'}", "--reason", "wrong") == "queued"
+    assert act("change", task, "--priority", "-7", "--tag", "x", "--tag", "y", "--lane", "l",
+               "--title", "T") == "queued"  # fmt: skip
+    assert act("limits", task, "--units", "9", "--cost", "2.5", "--wall", "60", "--tokens", "5",
+               "--deadline-at", "2999-01-01T00:00:00Z") == "queued"  # fmt: skip
+    copy = Task.objects.get(pk=act("fork", task, "b", "--key", "k", "--reason", "again"))
+    assert act("fork", task, "b", "--key", "k") == str(copy.pk)
+    assert (copy.priority, copy.tags, copy.lane, copy.title) == (-7, ["x", "y"], "l", "T")
+    assert (copy.limit_units, copy.limit_cost, copy.limit_wall) == (9, 2_500_000_000, 60.0)
+    assert (copy.progress, copy.limit_tokens) == ({"by": "hand"}, 5)
+    other = Task.objects.get(pk=act("fork", task, "0", "--input", '{"x": 1}'))
+    assert (other.input, other.step_name) == ({"x": 1}, "a")
+    assert act("repair", task, "a", "--note", "better") == "queued"
+    task.refresh_from_db()
+    assert (task.step_name, task.round, task.feedback["comment"]) == ("a", 2, "better")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["stop"], "Can't stop a task that is queued"),
+        (["pause", "--revision", "9"], "has changed since you looked"),
+        (["repair", "nowhere"], "there is no step 'nowhere'; the steps are a, b, c"),
+        (["repair", "c"], "c has not been reached; restart from a"),
+        (["fork", "c"], "c has not been reached; copy from a"),
+        (["fork", "a", "--input", "[1]"], "--input: takes a JSON object"),
+        (["fork", "a", "--workflow-version", "7"], "nobody knows three version 7"),
+        (["limits"], "name at least one of units"),
+        (["limits", "--cost", "much"], "limits.cost:"),
+        (["limits", "--deadline-at", "soon"], "limits.deadline_at: is no RFC 3339 time"),
+        (["change"], "name at least one of title"),
+        (["change", "--priority", "900"], "priority: takes a whole number"),
+        (["edit", "2", "{}"], "reason: is required"),
+        (["edit", "2", "{", "--reason", "x"], "output: is not JSON"),
+        (["edit", "2", "{}", "--reason", "x"], "There is no output 2"),
+        (["explode"], "invalid choice: 'explode'"),
+    ],
+)
+def test_a_refusal_is_one_line(flow: Workflow, arguments: list[str], said: str) -> None:
+    task = submit(flow)
+    with pytest.raises(CommandError) as refused:
+        act(arguments[0], task, *arguments[1:])
+    assert said in str(refused.value)
+    assert Task.objects.get().revision == task.revision
