@@ -92,7 +92,9 @@ def test_failures_that_are_alike_are_one_group(operator: Client, three: Workflow
         make_in(states.DEAD, three)
     make_in(states.FAILED, three)
     text = operator.get("/").content.decode()
-    groups = re.findall(r'<b>([^<]+)</b></a><span class="num">(\d+)</span>', text)
+    groups = re.findall(
+        r'<b>([^<]+)</b></a><span class="dim nw">.*?</span><span class="num">(\d+)<', text
+    )
     assert groups == [("Every retry of one unit failed", "3"), ("The workflow ended it", "1")]
     assert "three, a: Boom: it broke" in text
 

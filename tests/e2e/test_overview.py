@@ -134,6 +134,6 @@ def test_the_navigation_counts_what_came_while_one_looked(
         page.goto(f"/tasks/{task.id}/")
         badge = page.locator(".side .count.you")
         assert badge.is_hidden()
-        ask(claim(three), three)
+        ask(claim(three), three)  # a queued task's page reads the fleet instead
         page.wait_for_selector(".side .count.you >> text=1")
         assert badge.inner_text().startswith("1")
