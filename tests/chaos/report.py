@@ -19,6 +19,8 @@ class Figures:
     seed: int
     seconds: float
     quiet: float
+    last: str
+    """The workflow of the task that was worked at last, with its failed attempts."""
     kills: int
     phases: dict[str, int]
     targets: dict[str, int]
@@ -60,6 +62,7 @@ def count_up(run: Run, histories: list[History], violations: list[Violation]) ->
         seed=run.options.seed,
         seconds=run.seconds,
         quiet=run.quiet_took,
+        last=name_last(histories),
         kills=len(run.kills),
         phases={phase: sum(k.phase == phase for k in run.kills) for phase in PHASES},
         targets=dict(Counter(k.kind for k in run.kills)),
@@ -81,6 +84,16 @@ def count_up(run: Run, histories: list[History], violations: list[Violation]) ->
         left_out=run.stage.left_out,
         sorts=dict(Counter(v.sort for v in violations)),
     )
+
+
+def name_last(histories: list[History]) -> str:
+    """Which task kept the others waiting."""
+    begun = [h for h in histories if h.sink]
+    if not begun:
+        return "none"
+    last = max(begun, key=lambda h: float(h.sink[-1]["at"]))
+    failures = sum(e["kind"] == "attempt_failed" for e in last.events)
+    return f"{last.task['workflow']}, {failures} failed attempts"
 
 
 def measure_reruns(kills: Iterable[Kill], histories: list[History]) -> list[float]:
@@ -126,7 +139,8 @@ def write_lines(f: Figures) -> list[str]:
     charged, recorded, cut = (f"{amount / 1e9:.9f}" for amount in f.money)
     median = statistics.median(f.reruns) if f.reruns else 0.0
     return [
-        f"chaos {f.database}, seed {f.seed}: {f.seconds:.0f} s and {f.quiet:.0f} s to quiet down",
+        f"chaos {f.database}, seed {f.seed}: {f.seconds:.0f} s and {f.quiet:.0f} s to quiet down "
+        f"(last: {f.last})",
         f"kills {f.kills}: {join(f.phases)}; {f.hits} met a lease ({f.hit_share:.0%})",
         f"  of: {join(f.targets)}",
         f"signals: {join(f.signals)}",
