@@ -31,7 +31,10 @@ class JsonField(forms.JSONField):
     def to_python(self, value: Any) -> Any:
         """The value. Raises ValidationError."""
         check_depth(value)
-        return super().to_python(value)
+        try:
+            return super().to_python(value)
+        except ValueError as error:  # a number of so many digits that Python won't read it
+            raise ValidationError(f"This can't be read: {error}.") from None
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         """What is shown again after an error: what was typed."""
