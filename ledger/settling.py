@@ -71,8 +71,9 @@ def plan_outcome(
         text = canonical.dump_json(feedback, "feedback")
         if len(text) > engine.tunables.inline_output_bytes:
             feedback = artifacts.spill(held, "feedback", feedback)
+        named = [one.name for one in workflow.steps[to:]]
         return lambda: holder.repair_task(
-            held, unit, to_index=to, to_name=workflow.steps[to].name, feedback=feedback
+            held, unit, to_index=to, to_name=named[0], feedback=feedback, named=named
         )
     if isinstance(outcome, AskApproval):
         shown = {name: secrets.mask_json(getattr(outcome, name)) for name in SHOWN}
@@ -121,7 +122,9 @@ def _make_unit(
         output = canonical.dump_json(data, "output")
     progress = None
     if data:
-        merged = {**artifacts.open_whole(held.progress, held.task_id), **data}
+        # Either may be spilled as one: an output by very many small values.
+        before, new = (artifacts.open_whole(one, held.task_id) for one in (held.progress, data))
+        merged = {**before, **new}
         progress = canonical.dump_json(merged, "progress")
         if len(progress) > tunables.inline_progress_bytes:
             bound = tunables.inline_progress_bytes

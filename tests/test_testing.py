@@ -295,6 +295,18 @@ def test_large_values_come_back_whole(settings: Any) -> None:
     assert ended.progress["k1"] == "x" * 3_000
 
 
+def test_very_many_small_values_join_the_progress_before_them(settings: Any) -> None:
+    """They are spilled as one artifact, which must be opened before it is merged."""
+    settings.LONGWATCH_INLINE_OUTPUT_BYTES = 1_000
+    workflow = Workflow("many")
+    workflow.step(lambda ctx: {"first": 1, "k0": "old"}, name="one")
+    workflow.step(lambda ctx: {f"k{n}": "new" for n in range(200)}, name="many")
+    workflow.step(lambda ctx: {"last": len(ctx.progress), "k0": ctx.progress["k0"]}, name="last")
+    ended = run(workflow)
+    assert ended.result == {"last": 201, "k0": "new"}
+    assert ended.progress["first"] == 1
+
+
 def test_what_no_database_can_hold_is_dead_at_once() -> None:
     workflow = Workflow("hostile")
 

@@ -284,7 +284,7 @@ def _go_back(
 ) -> None:
     """Send back, or a rejection that leads to a step: a person's restart, with the comment."""
     index = request.steps.index(to)
-    supersede_outputs(task, index, task.round + 1)
+    supersede_outputs(task, index, task.round + 1, request.steps[index:])
     feedback = {"comment": request.comment, "values": request.values, "by": request.decided_by}
     record_event(task, "repaired", SYSTEM, now, to=to, round=task.round + 1,
                  feedback=feedback, by_workflow=False)  # fmt: skip

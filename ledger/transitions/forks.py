@@ -11,7 +11,7 @@ from django.db.models import Q
 
 from ledger import canonical, queries, states
 from ledger.artifacts import VALUE_TYPE
-from ledger.errors import InvalidInput
+from ledger.errors import InvalidInput, StaleRevision
 from ledger.events import Actor, record_event
 from ledger.ids import make_id
 from ledger.models import Approval, Artifact, StepOutput, Task
@@ -24,8 +24,6 @@ from ledger.transitions.rebuilding import (
     list_live,
     read_stand,
     record_spilled,
-    select_before,
-    select_unknown,
 )
 from ledger.transitions.submit import Draft, check_input, check_key, find_same, store_draft
 from ledger.workflows import Workflow
@@ -55,12 +53,11 @@ def fork_task(
     The live outputs of the steps before are copied under fence 0, with what they saved; progress
     and workspace are what they add up to. Nothing is used yet, and no effect, spend or approval is
     taken along; the answer that led to `from_step` is. `input` replaces the original's, `version`
-    its workflow's version: any of its steps will do then, and outputs are matched by their steps'
-    names. The same `key` and body give the same copy: returns (task, created).
+    its workflow's version, any step of which will do. The same `key` and body give the same copy:
+    returns (task, created).
 
     Raises TaskNotFound, UnknownWorkflow, UnknownStep, StaleRevision, IdempotencyConflict, and
-    InvalidInput where the step is not reached, the code lost a step that has an output before it,
-    or people had agreed to another input or version.
+    InvalidInput where the step is not reached or people had agreed to another input or version.
     """
     check_reason(reason)
     source = queries.find_task(UUID(str(task_id)))
@@ -77,41 +74,50 @@ def fork_task(
     changed = input is not None or workflow.version != source.workflow_version
     if changed:
         columns["input"] = check_input(workflow, source.input if input is None else input)
-    before = select_before(workflow, index)
+    place = _find_place(source, workflow, index)
+    before = Q(step_index__lt=place)
     stand = read_stand(source.pk, before)
     with lock_task(source.pk, revision) as (task, now):
         check_stand(task, before, stand, source.revision)
-        if workflow.version == task.workflow_version:
-            _check_position(task, workflow, index)
+        if _find_place(task, workflow, index) != place:
+            raise StaleRevision(source.revision, task.revision)
         if changed:
-            _check_answers(task, workflow, index)
-        columns = _draw_columns(task, workflow, index, stand, now) | columns
+            _check_answers(task, place)
+        columns = _draw_columns(task, workflow, stand, now) | columns
+        columns |= {
+            "step_index": place,
+            "step_name": step,
+            "answer": _find_answer(task, step, stand),
+        }
         copy, created = store_draft(Draft(columns, actor))
         if created:
-            _fill_copy(copy, task, workflow, stand, actor, now, reason)
+            _fill_copy(copy, task, stand, actor, now, reason)
         return copy, created
 
 
-def _check_position(task: Task, workflow: Workflow, index: int) -> None:
-    """The step is reached, and this code has every step before it that the task has outputs of."""
-    name = workflow.steps[index].name
-    if index > task.step_index and task.status_reason != states.VERSION_MISFIT:
-        allowed = ", ".join(step.name for step in workflow.steps[: task.step_index + 1])
-        raise InvalidInput("from_step", f"{name} has not been reached; copy from {allowed}")
-    lost = list_live(task.pk, select_unknown(workflow, index)).first()
-    if lost is not None:
-        raise InvalidInput(
-            "from_step",
-            f"version {workflow.version} has no step {lost.step_name} any more, and this task an "
-            f"output of it before {name}; copy from an earlier step, or name a version",
-        )
+def _find_place(task: Task, workflow: Workflow, index: int) -> int:
+    """Where a step begins among the task's outputs: what stands below is before it.
+
+    Where it has run or is to run; a step that only `workflow` has, after the last one before it.
+    """
+    step = workflow.steps[index].name
+    places = list_live(task.pk, Q(step_name=step)).values_list("step_index", flat=True)
+    if places:
+        return min(places)
+    if task.step_name == step:
+        return task.step_index
+    own = workflow.version == task.workflow_version and task.status_reason != states.VERSION_MISFIT
+    if own and index > task.step_index:
+        allowed = ", ".join(one.name for one in workflow.steps[: task.step_index + 1])
+        raise InvalidInput("from_step", f"{step} has not been reached; copy from {allowed}")
+    earlier = Q(step_name__in=[one.name for one in workflow.steps[:index]])
+    return max(list_live(task.pk, earlier).values_list("step_index", flat=True), default=-1) + 1
 
 
-def _check_answers(task: Task, workflow: Workflow, index: int) -> None:
+def _check_answers(task: Task, place: int) -> None:
     """What people agreed to must not come to stand for something else."""
     lineage = queries.list_lineage(task.pk)
-    names = [step.name for step in workflow.steps[:index]]
-    asked = Approval.objects.filter(task__in=lineage, step__in=names).order_by("step_index")
+    asked = Approval.objects.filter(task__in=lineage, step_index__lt=place).order_by("step_index")
     if (step := asked.values_list("step", flat=True).first()) is not None:
         raise InvalidInput(
             "from_step",
@@ -120,18 +126,14 @@ def _check_answers(task: Task, workflow: Workflow, index: int) -> None:
         )
 
 
-def _draw_columns(
-    task: Task, workflow: Workflow, index: int, stand: Stand, now: dt.datetime
-) -> dict[str, Any]:
+def _draw_columns(task: Task, workflow: Workflow, stand: Stand, now: dt.datetime) -> dict[str, Any]:
     columns = {name: getattr(task, name) for name in KEPT}
     ahead = task.deadline_at is not None and task.deadline_at > now
     return columns | {
         "workflow_version": workflow.version, "definition_digest": workflow.digest(),
-        "total_steps": len(workflow.steps), "step_index": index,
-        "step_name": workflow.steps[index].name, "progress": stand.progress,
+        "total_steps": len(workflow.steps), "progress": stand.progress,
         "workspace": stand.workspace, "copied_from": task,
         "deadline_at": task.deadline_at if ahead else None,
-        "answer": _find_answer(task, workflow.steps[index].name, stand),
     }  # fmt: skip
 
 
@@ -155,9 +157,8 @@ def _find_answer(task: Task, step: str, stand: Stand) -> dict[str, Any] | None:
 
 
 def _fill_copy(
-    copy: Task, task: Task, workflow: Workflow, stand: Stand, actor: Actor, now: dt.datetime,
-    reason: str,
-) -> None:  # fmt: skip
+    copy: Task, task: Task, stand: Stand, actor: Actor, now: dt.datetime, reason: str
+) -> None:
     """Outputs and artifacts, and the event on both sides."""
     note: dict[str, Any] = {
         "from_step": copy.step_name,
@@ -166,20 +167,16 @@ def _fill_copy(
     }
     record_event(copy, "forked", actor, now, copied_from=str(task.pk), **note)
     for chunk in itertools.batched(stand.places, CHUNK):
-        _copy_outputs(copy, task, workflow, [place.seq for place in chunk], now)
-    _copy_artifacts(copy, task, workflow, stand, now)
+        _copy_outputs(copy, task, [place.seq for place in chunk], now)
+    _copy_artifacts(copy, task, stand, now)
     if stand.spilled:
-        last = stand.places[-1]
-        at = last._replace(step_index=workflow.index_of(last.step_name), round=0)
-        record_spilled(stand, copy, at, actor, now)
+        record_spilled(stand, copy, stand.places[-1]._replace(round=0), actor, now)
     Task.objects.filter(pk=copy.pk).update(event_seq=copy.event_seq)
     record_event(task, "forked", actor, now, copied_to=str(copy.pk), **note)
     update_row(task, {"updated_at": now})
 
 
-def _copy_outputs(
-    copy: Task, task: Task, workflow: Workflow, seqs: list[int], now: dt.datetime
-) -> None:
+def _copy_outputs(copy: Task, task: Task, seqs: list[int], now: dt.datetime) -> None:
     """As they are; but this task did no work for them, so they took no time and cost nothing."""
     rows = []
     for row in list_live(task.pk, Q(seq__in=seqs)):
@@ -187,7 +184,7 @@ def _copy_outputs(
         rows.append(
             StepOutput(
                 task=copy, seq=copy.event_seq, round=0, turn=row.turn, output=row.output,
-                step_index=workflow.index_of(row.step_name), step_name=row.step_name,
+                step_index=row.step_index, step_name=row.step_name,
                 started_at=now, finished_at=now, worker=row.worker, fence=0,
                 workspace=row.workspace, copied_from={"task": str(task.pk), "seq": row.seq},
             )
@@ -195,9 +192,7 @@ def _copy_outputs(
     StepOutput.objects.bulk_create(rows)
 
 
-def _copy_artifacts(
-    copy: Task, task: Task, workflow: Workflow, stand: Stand, now: dt.datetime
-) -> None:
+def _copy_artifacts(copy: Task, task: Task, stand: Stand, now: dt.datetime) -> None:
     """What those units saved, by the same names; the bytes are shared.
 
     Values that were too large for a row are read where they are: by their ids, which the outputs
@@ -205,12 +200,11 @@ def _copy_artifacts(
     """
     units = {place.unit for place in stand.places}
     saved = Artifact.objects.filter(task=task).exclude(media_type=VALUE_TYPE)
-    names = "name step turn media_type blob_id created_by".split()
+    names = "name step step_index turn media_type blob_id created_by".split()
     Artifact.objects.bulk_create(
         (
             Artifact(
                 id=make_id(), task=copy, round=0, created_at=now,
-                step_index=workflow.index_of(row.step),
                 **{name: getattr(row, name) for name in names},
             )
             for row in saved.order_by("created_at", "id")

@@ -55,10 +55,19 @@ def settle_unit(
         leave_running(task, held, now, "settle_unit", target, reason, delay, fields)
 
 
-def repair_task(held: Claimed, unit: Unit, *, to_index: int, to_name: str, feedback: Any) -> None:
+def repair_task(
+    held: Claimed,
+    unit: Unit,
+    *,
+    to_index: int,
+    to_name: str,
+    feedback: Any,
+    named: Sequence[str] = (),
+) -> None:
     """running -> queued at `to_index`, or dead when the repairs are used up.
 
-    The unit's own output is stored already superseded; outputs from `to_index` on are superseded.
+    The unit's own output is stored already superseded; outputs from `to_index` on are superseded,
+    and those of the steps `named`.
     """
     with lock_held(held.lease, "repair") as (task, now):
         spent = task.repair_count >= task.max_repairs
@@ -76,7 +85,7 @@ def repair_task(held: Claimed, unit: Unit, *, to_index: int, to_name: str, feedb
             )
             return leave_running(task, held, now, "repair_task", states.DEAD,
                           states.REPAIRS_EXHAUSTED, 0, fields)  # fmt: skip
-        supersede_outputs(task, to_index, fresh_round)
+        supersede_outputs(task, to_index, fresh_round, named)
         record_event(
             task, "repaired", Actor("worker", held.owner), now,
             to=to_name, round=fresh_round, feedback=feedback, by_workflow=True,

@@ -30,11 +30,8 @@ from ledger.transitions.rebuilding import (
     list_live,
     read_stand,
     record_spilled,
-    select_before,
-    select_unknown,
 )
 from ledger.transitions.submit import check_value
-from ledger.workflows import Workflow
 
 
 def edit_output(
@@ -65,10 +62,7 @@ def edit_output(
     row = StepOutput.objects.filter(task=seen, seq=seq).defer("log_tail").first()
     if row is None:
         raise NotFound("output", seq)
-    workflow = queries.find_workflow(seen.workflow, seen.workflow_version)
-    index = workflow.index_of(row.step_name)
-    before = select_before(workflow, index) | select_unknown(workflow, index)
-    before |= Q(step_name=row.step_name, turn__lt=row.turn)
+    before = Q(step_index__lt=row.step_index) | Q(step_index=row.step_index, turn__lt=row.turn)
     through = before | Q(seq=seq)
     stand = read_stand(seen.pk, through, instead=(seq, output))
     with lock_task(seen.pk, revision) as (task, now):
@@ -76,10 +70,10 @@ def edit_output(
         require_status(task, "edit an output of", allowed, FORK_HINT)
         check_stand(task, through, stand, seen.revision)
         _check_editable(task, row, stand)
-        place = _find_next(task, row, workflow)
+        place = _find_next(task, row)
         void_open_approval(task, actor, now, "an output was edited")
         list_live(task.pk, ~before).update(superseded_in_round=task.round + 1)
-        unit = _store(task, row, index, output, actor, now)
+        unit = _store(task, row, output, actor, now)
         record_spilled(stand, task, unit, actor, now)
         old = {"status": task.status, "output": row.output}
         new = {"status": states.QUEUED, "output": output}
@@ -91,7 +85,7 @@ def edit_output(
         move_task(
             task, now, "edit_output", states.QUEUED, **FRESH_UNIT, **NO_FLAGS, **NO_REPORT,
             **place, round=unit.round, progress=stand.progress, workspace=stand.workspace,
-            **({} if _leads_to(task, place) else forget_answer(task, index)),
+            **({} if _leads_to(task, place) else forget_answer(task, row.step_index)),
         )  # fmt: skip
 
 
@@ -103,7 +97,7 @@ def _check_editable(task: Task, row: StepOutput, stand: Stand) -> None:
     asked = Q(task=task, round=row.round)
     if row.copied_from is not None:
         asked |= Q(task__in=queries.list_lineage(task.pk)[1:])
-    if Approval.objects.filter(asked, step=row.step_name, turn=row.turn).exists():
+    if Approval.objects.filter(asked, step_index=row.step_index, turn=row.turn).exists():
         why = "people were asked about it as it is; restart from"
         raise NotEditable(row.seq, f"{why} {row.step_name}, so that they are asked again")
 
@@ -118,10 +112,10 @@ def _leads_to(task: Task, place: dict[str, Any]) -> bool:
 
 
 def _store(
-    task: Task, row: StepOutput, index: int, output: dict[str, Any], actor: Actor, now: dt.datetime
+    task: Task, row: StepOutput, output: dict[str, Any], actor: Actor, now: dt.datetime
 ) -> Place:
     task.event_seq += 1
-    unit = Place(task.event_seq, index, row.step_name, row.turn, task.round + 1)
+    unit = Place(task.event_seq, row.step_index, row.step_name, row.turn, task.round + 1)
     StepOutput.objects.create(
         task=task, **unit._asdict(), output=output, started_at=now, finished_at=now,
         worker=str(actor), fence=0, workspace=row.workspace,
@@ -129,15 +123,16 @@ def _store(
     return unit
 
 
-def _find_next(task: Task, row: StepOutput, workflow: Workflow) -> dict[str, Any]:
+def _find_next(task: Task, row: StepOutput) -> dict[str, Any]:
     """The unit that came after this one: the next turn of a loop that went on, else the next step.
 
     Whether a loop goes on is what its code decided at that turn, and an edit does not ask it.
     """
-    index = workflow.index_of(row.step_name)
-    here = task.step_name == row.step_name and task.turn > row.turn
-    if here or list_live(task.pk, Q(step_name=row.step_name, turn__gt=row.turn)).exists():
-        return {"step_index": index, "step_name": row.step_name, "turn": row.turn + 1}
-    if index + 1 >= len(workflow.steps):
+    here = task.step_index == row.step_index and task.turn > row.turn
+    if here or list_live(task.pk, Q(step_index=row.step_index, turn__gt=row.turn)).exists():
+        return {"step_index": row.step_index, "step_name": row.step_name, "turn": row.turn + 1}
+    workflow = queries.find_workflow(task.workflow, task.workflow_version)
+    after = workflow.steps[workflow.index_of(row.step_name) + 1 :]
+    if not after:
         raise NotEditable(row.seq, f"no step comes after {row.step_name}; restart from it")
-    return {"step_index": index + 1, "step_name": workflow.steps[index + 1].name, "turn": 0}
+    return {"step_index": row.step_index + 1, "step_name": after[0].name, "turn": 0}

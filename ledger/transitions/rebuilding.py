@@ -17,7 +17,6 @@ from ledger.artifacts import VALUE_TYPE, Spilled
 from ledger.errors import StaleRevision
 from ledger.events import Actor
 from ledger.models import Artifact, StepOutput, Task
-from ledger.workflows import Workflow
 
 
 class Place(NamedTuple):
@@ -43,16 +42,6 @@ class Stand:
     progress: dict[str, Any]
     workspace: str
     spilled: list[Spilled]
-
-
-def select_before(workflow: Workflow, index: int) -> Q:
-    """The outputs of the steps before `index`, by name: some may stand at an older index."""
-    return Q(step_name__in=[step.name for step in workflow.steps[:index]])
-
-
-def select_unknown(workflow: Workflow, index: int) -> Q:
-    """The outputs of steps that this code lacks, from positions before `index`."""
-    return Q(step_index__lt=index) & ~Q(step_name__in=[step.name for step in workflow.steps])
 
 
 def list_live(task_id: UUID, which: Q) -> QuerySet[StepOutput]:

@@ -103,6 +103,17 @@ def test_a_repair_after_a_change_finds_its_step() -> None:
     work(make_flow("a x b check", check=check))
     assert read(task) == ("completed", "")
     assert task.outputs.filter(step_name="b").count() == 2
+    assert live(task) == ["a", "b", "check"]
+
+
+def test_a_sending_back_after_a_change_leaves_no_second_output_alive() -> None:
+    task = start(make_flow("a b ask"), 2)
+    changed = make_flow("a x b ask", ask=lambda ctx: AskApproval("Go on?", send_back_to="b"))
+    work(changed)
+    decide(task.approvals.get(), "send_back")
+    work(changed)
+    assert task.outputs.filter(step_name="b").count() == 2
+    assert live(task) == ["a", "b", "ask"]
 
 
 def test_a_step_that_is_gone_pauses_its_task_and_charges_nobody() -> None:
