@@ -10,6 +10,7 @@ import faulthandler
 import functools
 import logging
 import os
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,8 @@ from ledger.workflows import Fail, RetryLater, Step, Workflow
 
 log = logging.getLogger(__name__)
 
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = (0.8, 1.2)
+"""Between these, so that workers that were started together do not look together for ever."""
 
 
 class TransactionLeftOpen(Exception):
@@ -130,7 +132,7 @@ def run_resident(
         finally:
             cancel_hard_stop()
         if not found and not stop():
-            idle(IDLE_SECONDS)
+            idle(random.uniform(*IDLE_SECONDS))
     if stop():
         settling.sign_off(owner)
     return engine.units - before
