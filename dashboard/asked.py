@@ -101,7 +101,7 @@ def find_obstacle(request: PageRequest, row: Approval) -> str:
     me = str(request.actor)
     if APPROVE not in request.scopes:
         return "It takes the role approver to answer."
-    if row.task.submitted_by == me and not row.self_approval:
+    if not row.self_approval and approvals.find_submitter(row.task) == me:
         return "You submitted this task; somebody else answers."
     voted = any(vote.by == me and vote.voided_at is None for vote in row.votes.all())
     if voted and row.status == OPEN:

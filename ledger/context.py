@@ -59,8 +59,10 @@ class Context:
         self.title: str = claimed.title
         self.submitted_by: str = claimed.submitted_by
         led = _read_answer(claimed)
-        self.answer: dict[str, Any] | None = None if led is None or "signal" in led else led
+        asked = led is not None and "decision" in led
+        self.answer: dict[str, Any] | None = led if asked else None
         self.signal: dict[str, Any] | None = (led or {}).get("signal")
+        self._spawned_at: int | None = (led or {}).get("children")
         self.log = StepLog()
         self.spent_tokens = 0
         self.spent_nano = 0
@@ -84,6 +86,21 @@ class Context:
         return copy.deepcopy(
             self._read(lambda: artifacts.resolve(self._claimed.feedback, self.task_id))
         )
+
+    @functools.cached_property
+    def children(self) -> list[dict[str, Any]]:
+        """The child tasks that the step before waited for, in the order in which it spawned them.
+
+        Each is `{id, workflow, title, status, status_reason, result, error}`; elsewhere none.
+        """
+        if self._spawned_at is None:
+            return []
+        seq = self._spawned_at
+        found = self._read(lambda: queries.list_children(self.task_id, seq))
+        return [{**one, "result": self._open_result(one)} for one in found]
+
+    def _open_result(self, child: dict[str, Any]) -> Any:
+        return self._read(lambda: artifacts.resolve(child["result"], UUID(child["id"])))
 
     def output_of(self, step: str) -> Any:
         """The accepted output of a step's latest unit; None before it has one.

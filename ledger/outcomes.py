@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
@@ -19,6 +21,7 @@ type StepRef = str | int
 """A step by its name or by its index from 0."""
 
 MAX_SUBJECT = 500
+MAX_CHILDREN = 1_000
 RISKS = ("low", "medium", "high")
 _REPAIR_KEYS = {"needs_repair", "restart_step", "feedback"}
 
@@ -147,6 +150,59 @@ class WaitFor(Outcome):
         bounds.check_signal(self.signal, "WaitFor(signal)")
         if self.timeout is not None:
             bounds.check_seconds(self.timeout, "WaitFor(timeout=)", least=0.001)
+
+
+@dataclasses.dataclass(frozen=True)
+class Child:
+    """A task to be spawned: a workflow's name (or the workflow) and what a client would submit.
+
+    Lane and priority are the parent's unless given; limits are never more than it has left.
+    """
+
+    workflow: Any
+    input: Any = dataclasses.field(default_factory=dict)
+    version: str | None = None
+    title: str = ""
+    lane: str | None = None
+    priority: int | None = None
+    tags: Sequence[str] = ()
+    limits: Mapping[str, Any] | None = None
+    max_repairs: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.workflow, str):
+            object.__setattr__(self, "version", self.version or self.workflow.version)
+            object.__setattr__(self, "workflow", self.workflow.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spawn(Outcome):
+    """Store the output, make `children` in the same commit, and wait for them, holding no worker.
+
+    `until` "all" have ended, or "any" has completed; then the others are cancelled. The task fails
+    when more than `max_failed` end otherwise (by default none may; with "any" all but one). The
+    next step sees them in `ctx.children`; on a last step they complete the task. No child at all
+    is no wait.
+    """
+
+    children: Sequence[Child | Mapping[str, Any]]
+    until: Literal["all", "any"] = "all"
+    max_failed: int | None = None
+    data: Json = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_data(self)
+        if len(self.tasks) > MAX_CHILDREN:
+            raise ValueError(f"Spawn: {len(self.tasks)} children; at most {MAX_CHILDREN} at once")
+        if self.until not in {"all", "any"}:
+            raise ValueError(f"Spawn(until=): {self.until!r} is neither all nor any")
+        if self.max_failed is not None:
+            bounds.check_count(self.max_failed, "Spawn(max_failed=)")
+
+    @functools.cached_property
+    def tasks(self) -> list[Child]:
+        """The children, those that were given as dicts too."""
+        return [one if isinstance(one, Child) else Child(**one) for one in self.children]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ledger.errors import AlreadySettled, LedgerError
 from ledger.failures import describe_failure
 from ledger.models import Task, Worker
 from ledger.sql import Claimed, Unit
-from ledger.transitions import approvals, holder, waits
+from ledger.transitions import approvals, children, holder, waits
 from ledger.workflows import (
     Again,
     AskApproval,
@@ -28,6 +28,7 @@ from ledger.workflows import (
     Outcome,
     Repair,
     Sleep,
+    Spawn,
     Step,
     WaitFor,
     Workflow,
@@ -82,11 +83,13 @@ def plan_outcome(
         ask = dataclasses.replace(outcome, **shown)
         unit = _make_unit(engine, held, ctx, outcome.data, (*position, held.turn))
         return lambda: approvals.ask_approval(held, unit, ask, workflow) and None
-    if isinstance(outcome, WaitFor):
-        there = position if last else (here + 1, workflow.steps[here + 1].name)
-        turn = held.turn if last else 0
-        unit = _make_unit(engine, held, ctx, outcome.data, (*there, turn))
-        return lambda: waits.await_signal(held, unit, outcome, last=last)
+    if isinstance(outcome, WaitFor) or (isinstance(outcome, Spawn) and outcome.children):
+        there = (*position, held.turn) if last else (here + 1, workflow.steps[here + 1].name, 0)
+        unit = _make_unit(engine, held, ctx, outcome.data, there)
+        if isinstance(outcome, WaitFor):
+            return lambda: waits.await_signal(held, unit, outcome, last=last)
+        drafts = children.draft_children(held, outcome)
+        return lambda: children.spawn_children(held, unit, drafts, outcome, last=last)
     if isinstance(outcome, Finish) or last:
         given = outcome.result if isinstance(outcome, Finish) else None
         unit = _make_unit(

@@ -27,7 +27,7 @@ RECENT_SECONDS = 600
 _LOOK = """SELECT {now},
   (SELECT min(available_at) FROM longwatch_task WHERE status = 'scheduled'),
   (SELECT min(available_at) FROM longwatch_task
-    WHERE status = 'waiting' AND status_reason IN ('decided', 'signal')),
+    WHERE status = 'waiting' AND status_reason IN ('decided', 'signal', 'children')),
   (SELECT min(expires_at) FROM longwatch_approval WHERE status = 'open'),
   (SELECT min(wall_until) FROM longwatch_task
     WHERE wall_until IS NOT NULL AND status IN ('queued', 'scheduled')),
@@ -35,7 +35,10 @@ _LOOK = """SELECT {now},
     WHERE deadline_at IS NOT NULL AND finished_at IS NULL AND status <> 'running'),
   (SELECT min(lease_until) FROM longwatch_task WHERE status = 'running'),
   (SELECT max(lease_until) FROM longwatch_task WHERE status = 'running'),
-  (SELECT max(lease_seconds) FROM longwatch_worker WHERE seen_at > {recent})"""
+  (SELECT max(lease_seconds) FROM longwatch_worker WHERE seen_at > {recent}),
+  EXISTS (SELECT 1 FROM longwatch_task
+    WHERE finished_at IS NOT NULL AND parent_id IS NOT NULL AND NOT parent_told)
+  OR EXISTS (SELECT 1 FROM longwatch_task WHERE cascade_upto IS NOT NULL)"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class Swept:
     applied: int = 0
     expired: int = 0
     enforced: int = 0
+    related: int = 0
+    """Parents told of ended children, and children ended with their parents."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,9 +61,11 @@ class Due:
     now: dt.datetime
     longest_lease: float
     """Seconds; of any worker seen of late, which may be set otherwise than this process."""
+    families: bool
+    """A parent has ended children that it does not know of, or children to be ended."""
     scheduled: dt.datetime | None
     wait: dt.datetime | None
-    """A decision takes effect, or a signal has not come."""
+    """A decision takes effect, a signal has not come, children are to be looked at again."""
     expiry: dt.datetime | None
     wall: dt.datetime | None
     deadline: dt.datetime | None
@@ -80,10 +87,10 @@ def look_ahead() -> Due:
         now = clock.fragment(connection.vendor)
         recent = clock.fragment(connection.vendor, f"-{RECENT_SECONDS}")
         cursor.execute(_LOOK.format(now=now, recent=recent).replace("%", "%%"), [])
-        *row, longest_lease = cursor.fetchone()
+        *row, longest_lease, families = cursor.fetchone()
     read_at, *times = [None if value is None else clock.parse(value) for value in row]
     assert read_at is not None
-    return Due(read_at, longest_lease or 0.0, *times)
+    return Due(read_at, longest_lease or 0.0, bool(families), *times)
 
 
 def sweep(
@@ -112,6 +119,10 @@ def sweep(
         expired=(
             (sweeps.expire_approvals(limit) if is_over(due.expiry) else 0)
             + (sweeps.expire_signals(limit) if is_over(due.wait) else 0)
+        ),
+        related=(
+            (sweeps.tell_parents(limit) + sweeps.end_orphans(limit) if due.families else 0)
+            + (sweeps.join_parents(limit) if is_over(due.wait) else 0)
         ),
         enforced=(
             sweeps.enforce_limits(limit) if is_over(due.wall) or is_over(due.deadline) else 0

@@ -34,7 +34,7 @@ from ledger.models import Approval, Task
 from ledger.picking import Picker
 from ledger.registry import registered
 from ledger.runner import Engine, run_attempt
-from ledger.sql import Group
+from ledger.sql import Group, list_groups
 from ledger.sweeper import sweep
 from ledger.transitions.approvals import decide_approval
 from ledger.transitions.submit import submit_task
@@ -133,12 +133,12 @@ def run(
             workflow=accident.workflow, input={} if input is None else input, lane=lane, **options
         )
         engine = Engine(f"testing:{os.getpid()}:{make_id()}")
-        engine.picker = _OwnLane((lane, workflow.name, workflow.version))
+        engine.picker = _OwnLane(lane)
         for _ in range(MAX_ROUNDS):
             held = engine.claim()
             while held is not None:
                 held = run_attempt(engine, held)
-            if not _move_on(task.pk, replies):
+            if not _move_all_on(lane, replies):
                 break
         return _describe(task.pk)
 
@@ -157,15 +157,15 @@ class _Replies:
 
 
 class _OwnLane(Picker):
-    """Sees the one task that is run here."""
+    """Sees the task that is run here, and its children."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, lane: str) -> None:
         super().__init__()
-        self.group = group
+        self.lane = lane
 
     def choose(self, *, fresh: bool = False) -> list[Group]:
-        """The group of that task."""
-        return [self.group]
+        """What is queued in that lane."""
+        return [group for group in list_groups() if group[0] == self.lane]
 
 
 class _Faults:
@@ -216,14 +216,19 @@ def _suffer(fault: Fault | None, ctx: Context) -> None:
             reclaim_task(ctx.task_id, lease)
 
 
-def _move_on(task_id: UUID, replies: _Replies) -> bool:
-    """Bring a task that waits to its next unit; False when nothing more can happen here."""
-    task = Task.objects.get(pk=task_id)
+def _move_all_on(lane: str, replies: _Replies) -> bool:
+    """Bring every task that waits to its next unit; False when nothing more can happen here."""
+    left = list(Task.objects.filter(lane=lane, finished_at__isnull=True).order_by("id"))
+    moved = sum(_move_on(task, replies) for task in left)
+    return sweep(reclaim=False).related + moved > 0
+
+
+def _move_on(task: Task, replies: _Replies) -> bool:
     if task.status == states.SCHEDULED:
         _skip_to(task.available_at)
     if task.status_reason == states.SIGNAL:
         return _signal(task, replies)
-    request = Approval.objects.filter(task=task_id, status="open").first()
+    request = Approval.objects.filter(task=task, status="open").first()
     if request is None:
         return task.status in {states.QUEUED, states.SCHEDULED}
     answer = next(replies.answers.get(request.step, iter(())), None)

@@ -9,9 +9,9 @@ from ledger import clock, sql, states
 from ledger.events import Actor
 from ledger.models import Task
 from ledger.sql import Claimed, Unit
-from ledger.transitions import approvals, holder, operators, waits
+from ledger.transitions import approvals, children, holder, operators, waits
 from ledger.transitions.submit import submit_task
-from ledger.workflows import AskApproval, WaitFor, Workflow
+from ledger.workflows import AskApproval, Child, Spawn, WaitFor, Workflow
 
 CLIENT = Actor("cli", "tester")
 OPERATOR = Actor("user", "1")
@@ -96,6 +96,15 @@ def wait_for(held: Claimed, workflow: Workflow, **options: Any) -> None:
     last = held.step_index + 1 >= len(workflow.steps)
     unit = make_unit(held, workflow, result=None)
     waits.await_signal(held, unit, WaitFor("go", **options), last=last)
+
+
+def spawn(held: Claimed, workflow: Workflow, count: int = 1, **options: Any) -> None:
+    """The held task spawns so many children of its own workflow, and waits for them."""
+    last = held.step_index + 1 >= len(workflow.steps)
+    unit = make_unit(held, workflow, result=None)
+    what = Spawn([Child(workflow)] * count, **options)
+    drafts = children.draft_children(held, what)
+    children.spawn_children(held, unit, drafts, what, last=last)
 
 
 def complete(held: Claimed, workflow: Workflow) -> None:

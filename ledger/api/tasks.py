@@ -104,6 +104,7 @@ def list_tasks(
     tag: str = "",
     q: str = "",
     stalled: bool = False,
+    parent: UUID | None = None,
     limit: int = DEFAULT_LIMIT,
     cursor: str = "",
 ) -> Page[dict[str, Any]]:
@@ -116,6 +117,7 @@ def list_tasks(
         tag=tag,
         q=q,
         stalled=stalled,
+        parent=parent,
     )
     return queries.list_tasks(wanted, limit=limit, cursor=cursor)
 

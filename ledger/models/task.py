@@ -111,14 +111,14 @@ class Task(models.Model):
         "self", models.PROTECT, null=True, blank=True, related_name="children", db_index=False
     )
     # Of a child: the number of the parent's output that spawned it, and whether the parent has
-    # counted its end. Of a parent: its unfinished children are to be ended.
+    # counted its end. Of a parent: its unfinished children spawned up to there are to be ended.
     parent_seq = models.BigIntegerField(null=True, blank=True)
     parent_told = models.BooleanField(default=False, db_default=False)
     children_open = models.IntegerField(default=0)
     copied_from = models.ForeignKey(
         "self", models.PROTECT, null=True, blank=True, related_name="copies", db_index=False
     )
-    cascade = models.BooleanField(default=False, db_default=False)
+    cascade_upto = models.BigIntegerField(null=True, blank=True)
     # What a task that waits for a signal or for children waits for, and what then; the question
     # of one that waits for people is in its own table.
     waits = models.JSONField(null=True, blank=True)
@@ -179,7 +179,11 @@ class Task(models.Model):
                 condition=Q(parent__isnull=False, finished_at__isnull=False, parent_told=False),
                 name="longwatch_task_untold",
             ),
-            models.Index(fields=["id"], condition=Q(cascade=True), name="longwatch_task_cascade"),
+            models.Index(
+                fields=["id"],
+                condition=Q(cascade_upto__isnull=False),
+                name="longwatch_task_cascade",
+            ),
             models.Index(fields=["created_at", "id"], name="longwatch_task_created"),
             models.Index(fields=["status", "created_at", "id"], name="longwatch_task_status"),
             models.Index(

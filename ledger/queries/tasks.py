@@ -88,6 +88,7 @@ class TaskFilter:
     tag: str = ""
     q: str = ""
     stalled: bool = False
+    parent: UUID | None = None
 
     def apply(self, rows: QuerySet[Task]) -> QuerySet[Task]:
         """`rows` narrowed. Raises InvalidInput for an unknown status."""
@@ -106,6 +107,8 @@ class TaskFilter:
         if self.stalled:
             # Says the status again, so that the few running rows are found by their index.
             rows = rows.filter(IsStalled(), status=states.RUNNING)
+        if self.parent is not None:
+            rows = rows.filter(parent_id=self.parent)
         if self.q:
             rows = rows.filter(_match_text(self.q.strip()))
         return rows
@@ -123,6 +126,13 @@ def find_task(task_id: UUID) -> Task:
 def show_task(task_id: UUID) -> dict[str, Any]:
     """The Task JSON of one task. Raises TaskNotFound."""
     return task_json(find_task(task_id), load_fleet())
+
+
+def list_children(parent_id: UUID, seq: int) -> list[dict[str, Any]]:
+    """The tasks that one unit of a task spawned, in order; `seq` is the number of its output."""
+    columns = ("id", "workflow", "title", "status", "status_reason", "result", "error")
+    rows = Task.objects.filter(parent_id=parent_id, parent_seq=seq).order_by("id")
+    return [{**row, "id": str(row["id"])} for row in rows.values(*columns)]
 
 
 def read_revision(task_id: UUID) -> int:
@@ -248,9 +258,11 @@ def _list_warnings(row: Task, fleet: Fleet) -> list[str]:
 
 
 def _show_wait(row: Task) -> dict[str, Any] | None:
-    """Of a task that waits for a signal: its name, and until when."""
+    """Of a task that waits for a signal: its name, and until when; for children: how many."""
     if row.status != states.WAITING or row.waits is None:
         return None
+    if row.waits["for"] == states.CHILDREN:
+        return {"children": row.waits["count"], "open": row.children_open}
     return {"signal": row.waits["name"], "until": row.available_at.isoformat()}
 
 

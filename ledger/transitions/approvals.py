@@ -316,6 +316,13 @@ def _check_open(request: Approval, now: dt.datetime) -> None:
         raise ApprovalClosed(kinds.EXPIRED)
 
 
+def find_submitter(task: Task) -> str:
+    """Who submitted the task; of a spawned one, who submitted the first of its line."""
+    while task.parent is not None:
+        task = task.parent
+    return task.submitted_by
+
+
 def _check_answer(
     request: Approval, task: Task, decision: str, actor: Actor, digest: str, values: Any,
     comment: str,
@@ -328,7 +335,7 @@ def _check_answer(
         raise InvalidInput("decision", "this request can't be sent back; approve or reject it")
     if digest != request.digest:
         raise DigestMismatch
-    if str(actor) == task.submitted_by and not request.self_approval:
+    if not request.self_approval and str(actor) == find_submitter(task):
         raise NotAllowed(
             "Nobody answers for what they submitted themselves; another person or token may, "
             "or the workflow says self_approval=True."

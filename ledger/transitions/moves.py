@@ -153,8 +153,21 @@ def move_task(
         columns |= {"available_at": now, "rank": rank_at(now, task.priority)}
     if task.waits is not None and target not in {states.WAITING, states.DEAD}:
         columns["waits"] = None
+    if task.children_open > 0 and target not in {states.WAITING, states.DEAD}:
+        columns["cascade_upto"] = task.event_seq
+    if target == states.CANCELLED and task.cancel_by.startswith("task:"):
+        columns["status_reason"] = states.CANCELLED_BY_PARENT
     columns |= fields
     update_row(task, columns)
+    if (
+        task.parent_id
+        and task.parent_told
+        and task.status in states.FINISHED
+        and target not in states.FINISHED
+    ):
+        # Set going again by a person: its parent has one more to wait for.
+        Task.objects.filter(pk=task.pk).update(parent_told=False)
+        Task.objects.filter(pk=task.parent_id).update(children_open=F("children_open") + 1)
     if target == states.QUEUED:
         sql.wake_workers()
 

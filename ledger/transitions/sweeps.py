@@ -20,7 +20,7 @@ from django.db.models.expressions import RawSQL
 from ledger import clock, conf, limits, sql, states
 from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Approval, Event, Task
-from ledger.transitions import approvals, waits
+from ledger.transitions import approvals, children, waits
 from ledger.transitions.holder import describe_reason
 from ledger.transitions.moves import lock_if_free, make_error, move_task, skip_locked
 
@@ -188,6 +188,28 @@ def expire_signals(limit: int = 100) -> int:
         status=states.WAITING, status_reason=states.SIGNAL, available_at__lte=clock.now()
     ).order_by("available_at").values_list("id", flat=True)[:limit]  # fmt: skip
     return move_each(over, waits.expire_signal)
+
+
+def tell_parents(limit: int = 100) -> int:
+    """Parents are told which of their children ended; how many were."""
+    untold = Task.objects.filter(
+        parent__isnull=False, finished_at__isnull=False, parent_told=False
+    ).order_by().values_list("parent_id", flat=True).distinct()[:limit]  # fmt: skip
+    return move_each(untold, children.tell_parent)
+
+
+def join_parents(limit: int = 100) -> int:
+    """waiting (children) -> on, for those that are to be looked at again by now."""
+    due = Task.objects.filter(
+        status=states.WAITING, status_reason=states.CHILDREN, available_at__lte=clock.now()
+    ).order_by("available_at").values_list("id", flat=True)[:limit]  # fmt: skip
+    return move_each(due, children.join_children)
+
+
+def end_orphans(limit: int = 100) -> int:
+    """Any unfinished child -> cancelled, of parents that no longer want it."""
+    marked = Task.objects.filter(cascade_upto__isnull=False).values_list("id", flat=True)[:limit]
+    return move_each(marked, children.end_children)
 
 
 def expire_approvals(limit: int = 100) -> int:

@@ -143,7 +143,8 @@ def revive_wait(task: Task, now: dt.datetime) -> dict[str, Any]:
     """
     if task.waits is None:
         return {"target": states.QUEUED}
-    until = now + dt.timedelta(seconds=task.waits["seconds"])
+    # For children no time at all: what became of them meanwhile is looked at at once.
+    until = now + dt.timedelta(seconds=task.waits.get("seconds", 0))
     return {"target": states.WAITING, "reason": task.waits["for"], "available_at": until}
 
 

@@ -344,7 +344,7 @@ def test_every_column_of_a_task_is_editable_or_has_a_reason_not_to_be() -> None:
         "lease_until", "fence", "claimed_at", "round", "wall_until", "wall_left", "used_units",
         "used_tokens_in", "used_tokens_out", "used_cost", "cancel_by", "pause_by",
         "last_progress_at", "parent", "parent_seq", "parent_told", "copied_from", "children_open",
-        "cascade", "waits", "event_seq", "revision", "beat", "created_at", "started_at",
+        "cascade_upto", "waits", "event_seq", "revision", "beat", "created_at", "started_at",
         "finished_at", "updated_at",
     }  # fmt: skip
     names = {field.name for field in Task._meta.concrete_fields}

@@ -16,7 +16,10 @@ from ledger.api import longpoll
 from ledger.models import Task, Worker
 from ledger.sql import Unit
 from ledger.transitions import operators
+from ledger.workflows import registered
 from tests.api.conftest import Api
+from tests.factories import claim, make_workflow, spawn
+from tests.factories import submit as submit_one
 
 pytestmark = pytest.mark.both_databases
 
@@ -266,3 +269,18 @@ def test_lists_read_no_large_columns_and_few_queries(
     with django_assert_max_num_queries(5) as seen:
         assert len(api.get("/tasks").expect(200)["items"]) == 10
     assert not any('"progress"' in query["sql"] for query in seen.captured_queries)
+
+
+@pytest.mark.django_db
+def test_a_parent_says_what_it_waits_for_and_lists_its_children(api: Api) -> None:
+    flow = make_workflow()
+    with registered(flow):
+        task = submit_one(flow)
+        spawn(claim(flow), flow, 2)
+        shown = api.get(f"/tasks/{task.pk}").expect(200)
+        assert (shown["status_reason"], shown["waiting_for"]) == (
+            "children", {"children": 2, "open": 2},
+        )  # fmt: skip
+        children = api.get("/tasks", parent=str(task.pk)).expect(200)["items"]
+        assert {one["parent"] for one in children} == {str(task.pk)}
+        assert len(children) == 2

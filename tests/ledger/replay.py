@@ -90,7 +90,8 @@ def check_questions(record: Record) -> None:
         if a.status in {"approved", "rejected", "sent_back"} and a.applied_at is None
     ]  # fmt: skip
     waits = task.status == states.WAITING
-    assert (task.waits is not None) >= (waits and task.status_reason == states.SIGNAL)
+    for_others = task.status_reason in {states.SIGNAL, states.CHILDREN}
+    assert (task.waits is not None) >= (waits and for_others)
     assert (task.waits is not None) <= (task.status in {states.WAITING, states.DEAD})
     assert len(opened) == (waits and task.status_reason == states.APPROVAL)
     assert len(decided) == (waits and task.status_reason == states.DECIDED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,18 @@ from ledger import clock, sql, states
 from ledger.events import Actor
 from ledger.models import Approval, Task
 from ledger.sql import Claimed
-from ledger.transitions import approvals, edits, forks, holder, operators, outputs, sweeps, waits
-from ledger.workflows import Workflow
+from ledger.transitions import (
+    approvals,
+    children,
+    edits,
+    forks,
+    holder,
+    operators,
+    outputs,
+    sweeps,
+    waits,
+)
+from ledger.workflows import Workflow, registered
 from tests.factories import (
     LEASE,
     OPERATOR,
@@ -25,6 +36,7 @@ from tests.factories import (
     complete,
     make_unit,
     make_workflow,
+    spawn,
     submit,
     wait_for,
 )
@@ -32,6 +44,9 @@ from tests.factories import (
 APPROVER = Actor("user", "2")
 PLAIN = 2
 """The number of the stage's first output; about the second one people are asked."""
+
+
+type Wait = Callable[[Claimed, Workflow], None]
 
 
 @dataclasses.dataclass
@@ -52,15 +67,19 @@ def set_stage(
     status: str,
     flow: Workflow,
     asking: dict[str, Any],
-    signal: dict[str, Any] | None = None,
+    wait: Wait | None = None,
+    *,
+    of_parent: bool = False,
     **options: Any,
 ) -> Stage:
     """A task in `status` at its second step: the first went on once, asked and was approved.
 
-    `options` go to the submission, `asking` to the question of a task that waits; or `signal` to
-    the wait for one.
+    `options` go to the submission, `asking` to the question of a task that waits; or `wait` is
+    what it does instead of asking.
     """
     task = submit(flow, **options)
+    if of_parent:
+        Task.objects.filter(pk=task.pk).update(parent=submit(flow, lane="elsewhere"), parent_seq=2)
     held = claim(flow)
     again = make_unit(held, flow, next_index=0, next_name="a", next_turn=1)
     holder.settle_unit(held, again)
@@ -80,12 +99,10 @@ def set_stage(
         states.FAILED: lambda: holder.fail_task(held, attempt()),
         states.DEAD: lambda: (
             holder.bury_task(held, attempt(), states.LIMIT_UNITS)
-            if signal is None
+            if wait is None
             else die_waiting(held, flow)
         ),
-        states.WAITING: lambda: (
-            ask(held, flow, **asking) if signal is None else wait_for(held, flow, **signal)
-        ),
+        states.WAITING: lambda: ask(held, flow, **asking) if wait is None else wait(held, flow),
         states.COMPLETED: lambda: complete(held, flow),
     }
     asked = leave[status]()
@@ -129,6 +146,9 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "await_signal": lambda: wait_for(held, flow),
         "send_signal": lambda: waits.send_signal(key, name="go", **by),
         "expire_signal": lambda: waits.expire_signal(key),
+        "spawn_children": lambda: spawn(held, flow),
+        "join_children": lambda: children.join_children(key),
+        "cancel_child": lambda: children.cancel_child(key),
         "fail_task": lambda: holder.fail_task(held, attempt()),
         "bury_task": lambda: holder.bury_task(held, attempt(), states.LIMIT_COST),
         "record_failure": lambda: holder.record_failure(
@@ -178,8 +198,8 @@ class Way:
     given: dict[str, Any] = dataclasses.field(default_factory=dict)
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     steps: int = 3
-    signal: dict[str, Any] | None = None
-    """Of a task that waits for a signal, not for an answer."""
+    wait: Wait | None = None
+    """What a task that waits for something else than an answer did."""
 
 
 def pause(stage: Stage) -> None:
@@ -218,13 +238,29 @@ def send_and_pause(stage: Stage) -> None:
     pause(stage)
 
 
+def end_child(stage: Stage, good: bool = True) -> None:
+    """The child ends and is counted, but its parent does not go on by that yet."""
+    child = Task.objects.get(parent=stage.task)
+    if good:
+        held = claim(stage.flow)
+        assert held.task_id == child.pk
+        for _ in stage.flow.steps:
+            unit = make_unit(held, stage.flow)
+            assert sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=None)
+            held = sql.read_task(Task.objects.get(pk=child.pk)) if unit.result is None else held
+    else:
+        operators.cancel_task(child.pk, actor=OPERATOR)
+    Task.objects.filter(pk=child.pk).update(parent_told=True)
+    Task.objects.filter(pk=stage.task.pk).update(children_open=0, available_at=clock.now())
+
+
 def let_a_week_pass(stage: Stage) -> None:
     """Longer than a wait without a time of its own."""
     clock.offset += 8 * 86_400
 
 
 DELAY = {"delay": 30.0}
-BRIEF = {"timeout": 30.0}
+wait_briefly = functools.partial(wait_for, timeout=30.0)
 WAYS: dict[tuple[str, str], Way] = {
     ("checkpoint_unit", states.QUEUED): Way(
         before=lambda stage: submit(stage.flow), given={"groups": True}
@@ -253,24 +289,35 @@ WAYS: dict[tuple[str, str], Way] = {
     ("await_signal", states.QUEUED): Way(before=send),
     ("await_signal", states.PAUSED): Way(before=send_and_pause),
     ("await_signal", states.COMPLETED): Way(before=send, steps=2),
-    ("send_signal", states.QUEUED): Way(signal={}),
-    ("send_signal", states.PAUSED): Way(signal={}, before=pause),
-    ("send_signal", states.COMPLETED): Way(signal={}, steps=2),
+    ("send_signal", states.QUEUED): Way(wait=wait_for),
+    ("send_signal", states.PAUSED): Way(wait=wait_for, before=pause),
+    ("send_signal", states.COMPLETED): Way(wait=wait_for, steps=2),
     ("send_signal", states.WAITING): Way(),
-    ("expire_signal", states.QUEUED): Way(signal=BRIEF),
-    ("expire_signal", states.PAUSED): Way(signal=BRIEF, before=pause),
-    ("expire_signal", states.COMPLETED): Way(signal=BRIEF, steps=2),
-    ("expire_signal", states.DEAD): Way(signal={}, before=let_a_week_pass),
-    ("retry_task", states.WAITING): Way(signal={}),
+    ("expire_signal", states.QUEUED): Way(wait=wait_briefly),
+    ("expire_signal", states.PAUSED): Way(wait=wait_briefly, before=pause),
+    ("expire_signal", states.COMPLETED): Way(wait=wait_briefly, steps=2),
+    ("expire_signal", states.DEAD): Way(wait=wait_for, before=let_a_week_pass),
+    ("join_children", states.QUEUED): Way(wait=spawn, before=lambda stage: end_child(stage)),
+    ("join_children", states.PAUSED): Way(
+        wait=spawn, before=lambda stage: (end_child(stage), pause(stage))
+    ),
+    ("join_children", states.COMPLETED): Way(
+        wait=spawn, before=lambda stage: end_child(stage), steps=2
+    ),
+    ("join_children", states.FAILED): Way(
+        wait=spawn, before=lambda stage: end_child(stage, good=False)
+    ),
+    ("cancel_child", states.CANCELLED): Way(),
+    ("retry_task", states.WAITING): Way(wait=wait_for),
     ("extend_limits", states.WAITING): Way(
-        signal={}, given={"limits_given": {"deadline_at": "2999-01-01T00:00:00Z"}}
+        wait=wait_for, given={"limits_given": {"deadline_at": "2999-01-01T00:00:00Z"}}
     ),
     ("stop_task", states.CANCELLED): Way(before=cancel),
     **{("resume_task", status): Way(before=pause)
        for status in (states.RUNNING, states.SCHEDULED, states.WAITING)},
 }  # fmt: skip
 BY_TIME = {"reclaim_task", "promote_due", "apply_decision", "expire_approval", "expire_signal",
-           "enforce_limit"}  # fmt: skip
+           "enforce_limit", "join_children"}  # fmt: skip
 
 
 def take_edge(edge: states.Edge, flow: Workflow) -> tuple[Stage, Callable[[], Any]]:
@@ -286,12 +333,15 @@ def take_edge(edge: states.Edge, flow: Workflow) -> tuple[Stage, Callable[[], An
             given["available_at"] = clock.read() + dt.timedelta(seconds=60)
     way = WAYS.get((function, target), Way(before=before, given=given))
     options, asking = dict(way.submit), {"expires": 30, **way.asking}
-    if function == "enforce_limit" or (source == states.DEAD and way.signal is not None):
+    if function == "enforce_limit" or (source == states.DEAD and way.wait is not None):
         options["limits_given"] = {"deadline_at": clock.read() + dt.timedelta(seconds=30)}
     if way.steps != len(flow.steps):
         flow = make_workflow("short", steps=way.steps)
-    stage = set_stage(source, flow, asking, way.signal, **options)
-    way.before(stage)
+    with registered(flow):  # a short one is its own child
+        stage = set_stage(
+            source, flow, asking, way.wait, of_parent=function == "cancel_child", **options
+        )
+        way.before(stage)
     if function in BY_TIME:
         clock.offset += LEASE + 1
     stage.task.refresh_from_db()

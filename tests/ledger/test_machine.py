@@ -32,9 +32,19 @@ from ledger.errors import AlreadySettled, InvalidInput, LeaseLost, LedgerError, 
 from ledger.events import Actor
 from ledger.models import Approval, Spend, StepOutput, Task
 from ledger.sql import Claimed, Unit
-from ledger.transitions import approvals, edits, forks, holder, operators, outputs, sweeps, waits
+from ledger.transitions import (
+    approvals,
+    children,
+    edits,
+    forks,
+    holder,
+    operators,
+    outputs,
+    sweeps,
+    waits,
+)
 from ledger.transitions.submit import submit_task
-from ledger.workflows import AskApproval, WaitFor, Workflow, registered
+from ledger.workflows import AskApproval, Child, Spawn, WaitFor, Workflow, registered
 from tests.factories import LEASE, attempt, make_workflow
 from tests.ledger.replay import (
     STEPS,
@@ -112,7 +122,7 @@ class Ledger(RuleBasedStateMachine):
         if any(self.is_live(held) for held in self.leases):
             possible += [self.checkpoint] * 5 + [self.fail] * 2 + [self.ask] * 4
             possible += [self.sleep, self.repair, self.repair, self.jump, self.sweep]
-            possible += [self.await_signal] * 2
+            possible += [self.await_signal] * 2 + [self.spawn] * (len(tasks) < 9)
         if any(task.status == states.QUEUED for task in tasks):
             possible += [self.claim] * 6
         if any(task.status == states.WAITING for task in tasks):
@@ -285,6 +295,23 @@ class Ledger(RuleBasedStateMachine):
         last, wait = unit.result is not None, WaitFor("go", timeout=self.choose(None, 9, 100))
         unit = dataclasses.replace(unit, result=None)
         self.settle(held, live, lambda: waits.await_signal(held, unit, wait, last=last))
+
+    def spawn(self) -> None:
+        held, live = self.choose_lease()
+        unit = self.make_unit(held, "next")
+        last, unit = unit.result is not None, dataclasses.replace(unit, result=None)
+        what = Spawn(
+            [Child(self.flow, lane=self.choose(LANES))] * self.choose(1, 2),
+            until=self.choose("all", "any"), max_failed=self.choose(None, 1),
+        )  # fmt: skip
+        try:
+            drafts = children.draft_children(held, what)
+        except InvalidInput:
+            return  # eight generations
+        self.settle(held, live, lambda: children.spawn_children(
+            held, unit, drafts, what, last=last))  # fmt: skip
+        made = Task.objects.exclude(pk__in=self.known).values_list("pk", flat=True)
+        self.known |= read_records(list(made))
 
     def signal(self) -> None:
         task, self.keys = self.choose_task(), self.keys + self.choose(0, 1)

@@ -16,6 +16,7 @@ from ledger.models import Approval, ApprovalVote, Event, StepOutput, Task
 from ledger.sql import Claimed
 from ledger.transitions import (
     approvals,
+    children,
     edits,
     forks,
     holder,
@@ -31,7 +32,9 @@ from tests.ledger.stages import Stage, call, set_stage, take_edge
 
 ROOT = Path(__file__).resolve().parents[2]
 DOC = (ROOT / "docs" / "state-machine.md").read_text()
-MODULES = (approvals, edits, forks, holder, operators, outputs, submit, sweeps, waits, sql)
+MODULES = (
+    approvals, children, edits, forks, holder, operators, outputs, submit, sweeps, waits, sql,
+)  # fmt: skip
 FUNCTIONS = sorted({edge.function for edge in states.EDGES} - {"submit_task"})
 HOLDERS = sorted({edge.function for edge in states.EDGES if edge.by == "holder"})
 FULFILLED = {
@@ -207,7 +210,7 @@ def try_call(function: str, stage: Stage) -> LedgerError | bool:
         return error
     return function in {
         "claim_task", "checkpoint_unit", "reclaim_task", "promote_due", "apply_decision",
-        "expire_approval", "expire_signal", "enforce_limit",
+        "expire_approval", "expire_signal", "enforce_limit", "join_children", "cancel_child",
     } and not found  # fmt: skip
 
 
