@@ -21,7 +21,7 @@ def go_on(task_id: UUID, workflow: Workflow) -> Ended:
     """Run a task until nothing is queued."""
     task = Task.objects.get(pk=task_id)
     engine = Engine("testing:1:go-on")
-    engine.picker = _OwnLane((task.lane, task.workflow, task.workflow_version))
+    engine.picker = _OwnLane(task.lane)
     held = engine.claim()
     while held is not None:
         held = run_attempt(engine, held)

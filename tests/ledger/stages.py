@@ -134,8 +134,7 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
     if given.pop("finish", False):
         here = {"next_index": held.step_index, "next_name": held.step_name, "next_turn": held.turn}
         unit = make_unit(held, flow, result='{"done":true}', **here)
-    if given.get("groups"):
-        given["groups"] = groups
+    given |= {"groups": groups} if given.get("groups") else {}
     calls: dict[str, Callable[[], Any]] = {
         "claim_task": lambda: sql.claim_task(OWNER, groups, LEASE),
         "checkpoint_unit": lambda: sql.checkpoint_unit(

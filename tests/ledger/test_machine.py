@@ -65,16 +65,7 @@ EDITS = [{"status": "queued"}, {"status": "paused"}, {"title": "new"}, {"step_na
 PERSON, APPROVER = Actor("user", "1"), Actor("user", "2")
 CHANGES = [{"priority": 50}, {"priority": -5}, {"lane": "other"}, {"title": "t", "tags": ["x"]}]
 NUMBERS = st.integers(0, 2**32 - 1)
-TABLES = (
-    "signal",
-    "spend",
-    "artifact",
-    "approval_vote",
-    "approval",
-    "event",
-    "step_output",
-    "task",
-)
+TABLES = "signal spend artifact approval_vote approval event step_output task".split()
 
 
 class Ledger(RuleBasedStateMachine):
