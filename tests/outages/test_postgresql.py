@@ -6,15 +6,26 @@ Around each outage a unit is at work; its output is stored afterwards under the 
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
-from tests.crash.cluster_kit import wait_for
-from tests.outages.conftest import Site
-from tests.outages.kit import END_SESSIONS, RECOVERY, assert_uncharged, count_attempts
+from tests.conftest import ROOT
+from tests.crash.cluster_kit import SIGTERM, wait_for
+from tests.crash.site_kit import SiteCluster
+from tests.outages.conftest import LINE, Site, make_env
+from tests.outages.kit import (
+    END_SESSIONS,
+    RECOVERY,
+    assert_uncharged,
+    count_attempts,
+)
+from tests.pg import Cluster
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(180)]
 
@@ -146,3 +157,38 @@ def test_a_line_that_goes_silent_is_noticed_in_bounded_time(site: Site) -> None:
     assert time.monotonic() - began < RECOVERY
     site.client.wait_until_healthy()
     assert site.browser.ask("/tasks/").status == 200
+
+
+class Crowd(SiteCluster):
+    """More workers than the server has room for."""
+
+    command = ("manage.py", "qcluster", "--workers", "5")
+
+    def _has_started(self) -> bool:
+        assert self.process.poll() is None, "the cluster ended at once"
+        return len(self.list_pids("worker")) == 5
+
+
+@pytest.mark.case(31)
+def test_too_few_slots_run_nothing_twice(tmp_path: Path) -> None:
+    """Five workers want fifteen, there are eight. Who can't beat must not claim."""
+    with Cluster(max_connections=8, superuser_reserved_connections=0) as server:
+        env = make_env(f"{server.url}?{LINE}", tmp_path / "var")
+        cluster = Crowd(tmp_path, env, LONGWATCH_LEASE_SECONDS=3, LONGWATCH_HEARTBEAT_SECONDS=0.5)
+        given = {"sink": str(cluster.sink), "seconds": 4, "turns": 1}
+        submit = f"[client.submit('paced', {given}) for n in range(8)]"
+        for words in (
+            ["migrate", "-v0"],
+            ["shell", "-v0", "-c", f"from ledger import client; {submit}"],
+        ):
+            command = [sys.executable, "manage.py", *words]
+            subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=60)
+        with cluster:
+            wait_for("all is done", lambda: len(cluster.read_sink("end")) == 8, 90)
+            cluster.signal(SIGTERM)
+            assert cluster.wait_for_exit() == 0
+            assert "too many clients" in cluster.read_log(), "there were enough after all"
+            assert len(cluster.read_sink("work")) == 8, "none is done twice"
+        with psycopg.connect(server.url) as link:
+            rows = link.execute("SELECT status, attempts, reclaims FROM longwatch_task").fetchall()
+        assert rows == [("completed", 0, 0)] * 8
