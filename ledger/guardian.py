@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from django.db import DatabaseError, InterfaceError, connections
 
+from ledger.sql import is_outage
+
 Tick = Callable[[], float | None]
 """Returns in how many seconds it wants to be called again; None for `DEFAULT_SECONDS`."""
 
@@ -39,6 +41,7 @@ class Guardian(threading.Thread):
         """Asks for another process in place of this one, after the unit in hand."""
         self._nudged = threading.Event()
         self._due: dict[Tick, float] = {}
+        self._unanswered: set[Tick] = set()
 
     def run(self) -> None:
         # What the step's main thread waits for must not end up here.
@@ -48,6 +51,15 @@ class Guardian(threading.Thread):
             hurry = self._nudged.wait(self.call_due(all_now=hurry))
             self._nudged.clear()
 
+    @property
+    def in_contact(self) -> bool:
+        """Whether the database answered every tick when it was last called."""
+        return not self._unanswered
+
+    def doubt(self, tick: Tick) -> None:
+        """Count `tick` as not answered until it is called."""
+        self._unanswered.add(tick)
+
     def nudge(self) -> None:
         """Call all ticks now, from any thread: what they look at has changed."""
         self._nudged.set()
@@ -56,18 +68,20 @@ class Guardian(threading.Thread):
         """Call what is due; seconds until the next one is."""
         for tick in tuple(self.on_tick):
             if all_now or self._due.get(tick, 0.0) <= time.monotonic():
-                self._due[tick] = time.monotonic() + _call(tick)
+                self._due[tick] = time.monotonic() + self._call(tick)
         due = [self._due.get(tick, 0.0) for tick in self.on_tick]
         return min(max(0.0, min(due, default=float("inf")) - time.monotonic()), DEFAULT_SECONDS)
 
-
-def _call(tick: Tick) -> float:
-    try:
-        seconds = tick()
-        return DEFAULT_SECONDS if seconds is None else seconds
-    except (DatabaseError, InterfaceError) as error:  # as long as an outage lasts: no traceback
-        log.warning("the guardian can't reach the database: %s", error)
-    except Exception:
-        log.exception("a tick of the guardian failed; it is called again")
-    connections.close_all()
-    return random.uniform(*AFTER_ERROR_SECONDS)
+    def _call(self, tick: Tick) -> float:
+        try:
+            seconds = tick()
+            self._unanswered.discard(tick)
+            return DEFAULT_SECONDS if seconds is None else seconds
+        except (DatabaseError, InterfaceError) as error:  # while it lasts: no traceback
+            log.warning("the guardian can't reach the database: %s", error)
+            if is_outage(error):
+                self._unanswered.add(tick)
+        except Exception:
+            log.exception("a tick of the guardian failed; it is called again")
+        connections.close_all()
+        return random.uniform(*AFTER_ERROR_SECONDS)

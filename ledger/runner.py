@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = (0.8, 1.2)
 """Between these, so that workers that were started together do not look together for ever."""
+CONTACT_SECONDS = 0.05
+"""Between two looks whether the guardian has the database."""
 
 
 class TransactionLeftOpen(Exception):
@@ -55,6 +57,8 @@ class Engine:
         """In a worker, which has to go on after whatever a step did to it."""
         self.retire: Callable[[], None] = lambda: None
         self.stop: Callable[[], bool] = lambda: False
+        self.can_beat: Callable[[], bool] = lambda: True
+        """Whether the guardian has the database: a lease that can't be kept is not taken."""
         self.resident = False
         """Units follow each other in `run_resident`, which tidies up after them."""
         self.suspect = False
@@ -97,6 +101,8 @@ def open_engine(owner: str, guardian: Guardian) -> Engine:
         guardian.on_tick += [engine.heart.tick, engine.sweeper.tick]
         guardian.on_tick.append(settling.Registration(engine).tick)
         guardian.let_go = engine.heart.let_go
+        if guardian.is_alive():
+            guardian.doubt(engine.sweeper.tick)
         guardian.nudge()
         _engine = (os.getpid(), engine)
     return _engine[1]
@@ -116,10 +122,15 @@ def run_resident(
     ticket begins by looking for what this process still holds.
     """
     engine = open_engine(owner, guardian)
-    engine.stop = stop
+    engine.stop, engine.can_beat = stop, lambda: guardian.in_contact
     engine.resident = True
     before = engine.units
     while not stop() and time.monotonic() < until:
+        if not engine.can_beat():
+            # Where connections are short, this thread's own may be the one that the beats lack.
+            forget_connections()
+            time.sleep(CONTACT_SECONDS)
+            continue
         try:
             held = engine.claim()
             found = held is not None

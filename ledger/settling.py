@@ -153,7 +153,7 @@ def _make_unit(
 def _checkpoint(engine: Engine, held: Claimed, unit: Unit) -> Claimed | None:
     """The plain course: store and go on, give way past the slice, or complete and claim next."""
     tunables = engine.tunables
-    leaving = engine.stop()
+    leaving = engine.stop() or not engine.can_beat()
     in_slice = time.monotonic() < engine.slice_ends
     if leaving and unit.result is None:
         holder.settle_unit(held, unit)

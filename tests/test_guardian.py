@@ -1,0 +1,71 @@
+"""The guardian says whether the database answers it: a lease that can't be kept is not taken."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from django.db import OperationalError, ProgrammingError
+
+from ledger.guardian import Guardian
+from ledger.runner import run_resident
+from ledger.workflows import registered
+from tests.factories import OWNER, make_workflow, submit
+
+
+class Database:
+    """What a tick meets."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def tick(self) -> float:
+        if self.error:
+            raise self.error
+        return 60.0
+
+    def rest(self) -> float:
+        return 60.0
+
+
+@pytest.mark.case(31)
+def test_contact_is_lost_with_an_outage_and_back_with_an_answer_to_the_same_question() -> None:
+    database, guardian = Database(), Guardian()
+    guardian.on_tick = [database.rest, database.tick]
+    guardian.call_due(all_now=True)
+    assert guardian.in_contact
+    database.error = OperationalError("too many clients")
+    guardian.call_due(all_now=True)
+    assert not guardian.in_contact, "another tick that asks nothing proves nothing"
+    database.error = None
+    guardian.call_due(all_now=True)
+    assert guardian.in_contact
+
+
+def test_a_fault_of_one_statement_stops_no_worker() -> None:
+    database, guardian = Database(), Guardian()
+    guardian.on_tick = [database.tick]
+    for database.error in (ProgrammingError("no such column"), ValueError("a bug")):
+        guardian.call_due(all_now=True)
+        assert guardian.in_contact
+
+
+@pytest.mark.case(31)
+def test_without_contact_nothing_is_claimed(db: None) -> None:
+    workflow, guardian, database = make_workflow(), Guardian(), Database()
+    guardian.doubt(database.tick)
+
+    def run() -> tuple[int, str]:
+        done = run_resident(
+            owner=OWNER, stop=lambda: False, until=time.monotonic() + 0.5, guardian=guardian,
+            idle=lambda seconds: None,
+        )  # fmt: skip
+        task.refresh_from_db()
+        return done, task.status
+
+    with registered(workflow):
+        task = submit(workflow)
+        assert run() == (0, "queued")
+        guardian.on_tick.append(database.tick)
+        guardian.call_due(all_now=True)
+        assert run() == (3, "completed")
