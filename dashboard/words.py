@@ -49,6 +49,7 @@ REASONS = {
     states.UNSERIALISABLE_OUTPUT: "a step returned what can't be stored",
     states.WORKFLOW_FAILED: "the workflow ended it",
     states.APPROVAL_REJECTED: "the request was rejected",
+    states.SIGNAL_EXPIRED: "the signal did not come in time",
     states.APPROVAL: "for a person's answer",
     states.DECIDED: "answered, takes effect in a moment",
     states.SIGNAL: "for a signal",
