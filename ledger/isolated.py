@@ -159,6 +159,7 @@ class RemoteContext:
         self.title: str = unit["title"]
         self.submitted_by: str = unit["submitted_by"]
         self.answer: dict[str, Any] | None = unit["answer"]
+        self.signal: dict[str, Any] | None = unit["signal"]
         self.log = RemoteLog(self._tell)
 
     @functools.cached_property
@@ -175,6 +176,11 @@ class RemoteContext:
     def feedback(self) -> Any:
         """See Context."""
         return self._ask("feedback")
+
+    @functools.cached_property
+    def children(self) -> list[dict[str, Any]]:
+        """See Context."""
+        return list(self._ask("children"))
 
     def output_of(self, step: str) -> Any:
         """See Context."""

@@ -79,7 +79,16 @@ def _describe_unit(workflow: Workflow, step: Step, ctx: Context) -> dict[str, An
     assert step.isolation is not None
     unit = {
         name: getattr(ctx, name)
-        for name in ("step", "turn", "round", "attempt", "title", "submitted_by", "answer")
+        for name in (
+            "step",
+            "turn",
+            "round",
+            "attempt",
+            "title",
+            "submitted_by",
+            "answer",
+            "signal",
+        )
     }
     return {
         "parent": os.getpid(),
@@ -117,7 +126,7 @@ def _answer(
     sent = None
     try:
         value = None
-        if what in {"progress", "feedback"}:
+        if what in {"progress", "feedback", "children"}:
             value = getattr(ctx, what)
         elif what in {"output_of", "secret", "report", "spend", "check"}:
             value = getattr(ctx, what)(**given)

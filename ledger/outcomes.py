@@ -166,13 +166,16 @@ class Child:
     lane: str | None = None
     priority: int | None = None
     tags: Sequence[str] = ()
-    limits: Mapping[str, Any] | None = None
+    limits: Mapping[str, Any] | bounds.Limits | None = None
     max_repairs: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.workflow, str):
             object.__setattr__(self, "version", self.version or self.workflow.version)
             object.__setattr__(self, "workflow", self.workflow.name)
+        if isinstance(self.limits, bounds.Limits):
+            given = {k: v for k, v in vars(self.limits).items() if v is not None}
+            object.__setattr__(self, "limits", given)
 
 
 @dataclasses.dataclass(frozen=True)

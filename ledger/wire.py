@@ -16,14 +16,15 @@ from typing import Any, Final
 
 from ledger import canonical, outcomes
 from ledger.errors import Unserialisable
-from ledger.outcomes import Again, AskApproval, Finish, Outcome, Repair, Sleep
+from ledger.outcomes import Again, AskApproval, Finish, Outcome, Repair, Sleep, Spawn, WaitFor
 
 MAX_BYTES: Final = 256 * 1024**2
 """Of one message; larger values go through an artifact."""
 
 _LENGTH: Final = struct.Struct(">Q")
 _KINDS: Final[dict[str, type[Any]]] = {
-    kind.__name__: kind for kind in (outcomes.Advance, Again, AskApproval, Finish, Repair, Sleep)
+    kind.__name__: kind
+    for kind in (outcomes.Advance, Again, AskApproval, Finish, Repair, Sleep, Spawn, WaitFor)
 }
 
 
@@ -74,6 +75,8 @@ class Wire:
 def encode_outcome(outcome: Outcome) -> dict[str, Any]:
     """An outcome as JSON. Raises Unserialisable, naming the part, as the worker would."""
     fields = {f.name: getattr(outcome, f.name) for f in dataclasses.fields(outcome)}  # type: ignore[arg-type]
+    if isinstance(outcome, Spawn):
+        fields["children"] = [dataclasses.asdict(child) for child in outcome.tasks]
     for name, value in fields.items():
         if isinstance(value, dt.datetime):
             fields[name] = value.isoformat()

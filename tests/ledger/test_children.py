@@ -12,7 +12,7 @@ from ledger.errors import InvalidInput, LeaseLost, NotAllowed
 from ledger.models import Approval, Spend, Task
 from ledger.testing import run
 from ledger.transitions import approvals, children, holder, operators, sweeps
-from ledger.workflows import AskApproval, Child, Fail, Spawn, Workflow, registered
+from ledger.workflows import AskApproval, Child, Fail, Limits, Spawn, Workflow, registered
 from tests.factories import (
     CLIENT,
     LEASE,
@@ -216,6 +216,17 @@ def test_a_child_has_no_more_than_its_parent_has_left(flow: Workflow) -> None:
     spawn(held, flow)
     child = list_children(task)[0]
     assert (child.limit_tokens, child.limit_cost, child.limit_units) == (60, 1_500_000_000, 7)
+
+
+def test_a_childs_own_limits_hold_within_that(flow: Workflow) -> None:
+    submit(flow, limits_given={"tokens": 100})
+    held = claim(flow)
+    what = Spawn(
+        [Child(flow, limits=Limits(tokens=7, wall=60)), Child(flow, limits={"tokens": 500})]
+    )
+    drafts = children.draft_children(held, what)
+    assert [draft.columns["limit_tokens"] for draft in drafts] == [7, 100]
+    assert drafts[0].columns["limit_wall"] == 60
 
 
 def test_generations_have_an_end(flow: Workflow) -> None:

@@ -16,7 +16,18 @@ from django.db import connection
 from pydantic import BaseModel
 
 from ledger.errors import NotFound
-from ledger.workflows import Again, AskApproval, Fail, Finish, RetryLater, Sleep, Workflow
+from ledger.workflows import (
+    Again,
+    AskApproval,
+    Child,
+    Fail,
+    Finish,
+    RetryLater,
+    Sleep,
+    Spawn,
+    WaitFor,
+    Workflow,
+)
 from tests.crash.flows import note_attempt
 
 
@@ -200,3 +211,32 @@ def hang(ctx: Any) -> Any:
             time.sleep(60)
         except BaseException:
             pass
+
+
+calls = Workflow("calls")
+called = Workflow("called")
+
+
+@called.step(isolate=True)
+def echo(ctx: Any) -> Any:
+    """A child, alone as well."""
+    return {"heard": ctx.input["word"]}
+
+
+@calls.step(isolate=True)
+def wait(ctx: Any) -> Any:
+    """For a signal."""
+    return WaitFor("word")
+
+
+@calls.step(isolate=True)
+def spawn(ctx: Any) -> Any:
+    """What the signal said, to a child."""
+    word = ctx.signal["data"]
+    return Spawn([Child(called, {"word": word}, limits={"cost": "1"}), Child(called, {"word": 2})])
+
+
+@calls.step(isolate=True)
+def gather(ctx: Any) -> Any:
+    """What the children heard."""
+    return {"all": [one["result"]["heard"] for one in ctx.children]}

@@ -10,10 +10,10 @@ import pytest
 
 from ledger.models import StepOutput, Task
 from ledger.testing import LOST, run
-from ledger.workflows import Workflow
+from ledger.workflows import Workflow, registered
 from tests.crash.cluster_kit import SIGTERM, wait_for
 from tests.crash.site_kit import wait_for_status
-from tests.poison.alone import ENDS, alone, goes_alone, holds
+from tests.poison.alone import ENDS, alone, called, calls, goes_alone, holds
 from tests.poison.conftest import StartSite
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -47,6 +47,12 @@ def test_an_isolated_step_is_given_what_any_step_is_but_the_database() -> None:
     log = StepOutput.objects.get(task_id=ended.id, step_name="write").log_tail
     assert "the secret is [secret]" in log
     assert ended.kinds.count("reclaimed") == ended.kinds.count("attempt_failed") == 1
+
+
+def test_an_isolated_step_waits_for_signals_and_children() -> None:
+    with registered(called):
+        ended = run(calls, {}, signals={"word": "hello"})
+    assert ended.result == {"all": ["hello", 2]}, ended.task["error"]
 
 
 @pytest.mark.case(16, 17, 19, 20, 41)
