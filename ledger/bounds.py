@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import math
 from decimal import Decimal
+from typing import Any
 
 from ledger import conf
 
@@ -118,6 +119,16 @@ class Limits:
             check_seconds(self.wall, "wall")
         if self.deadline_at is not None:
             check_moment(self.deadline_at, "deadline_at")
+
+    def list_given(self) -> dict[str, Any]:
+        """The bounds that are given, as a client writes them."""
+        given: dict[str, Any] = {}
+        for name, value in dataclasses.asdict(self).items():
+            if isinstance(value, dt.datetime):
+                given[name] = value.isoformat()
+            elif value is not None:
+                given[name] = str(value) if isinstance(value, Decimal) else value
+        return given
 
     @property
     def cost_nano(self) -> int | None:

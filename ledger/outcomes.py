@@ -174,8 +174,7 @@ class Child:
             object.__setattr__(self, "version", self.version or self.workflow.version)
             object.__setattr__(self, "workflow", self.workflow.name)
         if isinstance(self.limits, bounds.Limits):
-            given = {k: v for k, v in vars(self.limits).items() if v is not None}
-            object.__setattr__(self, "limits", given)
+            object.__setattr__(self, "limits", self.limits.list_given())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,7 +64,8 @@ def draft_children(held: Claimed, spawn: Spawn) -> list[Draft]:
                 actor=actor, version=child.version, title=child.title, tags=child.tags,
                 lane=parent.lane if child.lane is None else child.lane,
                 priority=parent.priority if child.priority is None else child.priority,
-                limits_given=cast(Mapping[str, Any] | None, child.limits), max_repairs=child.max_repairs,
+                limits_given=cast(Mapping[str, Any] | None, child.limits),
+                max_repairs=child.max_repairs,
             )  # fmt: skip
         except InvalidInput as error:
             raise InvalidInput(f"children.{number}.{error.field}", error.reason) from None
