@@ -79,9 +79,9 @@ class Guardian(threading.Thread):
             return DEFAULT_SECONDS if seconds is None else seconds
         except (DatabaseError, InterfaceError) as error:  # while it lasts: no traceback
             log.warning("the guardian can't reach the database: %s", error)
-            if is_outage(error):
-                self._unanswered.add(tick)
+            (self._unanswered.add if is_outage(error) else self._unanswered.discard)(tick)
         except Exception:
+            self._unanswered.discard(tick)
             log.exception("a tick of the guardian failed; it is called again")
         connections.close_all()
         return random.uniform(*AFTER_ERROR_SECONDS)

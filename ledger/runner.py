@@ -98,11 +98,14 @@ def open_engine(owner: str, guardian: Guardian) -> Engine:
         engine = Engine(owner)
         engine.fitness = Fitness()
         engine.sweeper.explain, engine.retire = guardian.explain, guardian.retire
-        guardian.on_tick += [engine.heart.tick, engine.sweeper.tick]
-        guardian.on_tick.append(settling.Registration(engine).tick)
+        registration = settling.Registration(engine)
+        guardian.on_tick += [engine.heart.tick, engine.sweeper.tick, registration.tick]
         guardian.let_go = engine.heart.let_go
         if guardian.is_alive():
             guardian.doubt(engine.sweeper.tick)
+            # A first unit that never lets go of the GIL would stop the guardian inside this write,
+            # and on SQLite everybody with it.
+            guardian.doubt(registration.tick)
         guardian.nudge()
         _engine = (os.getpid(), engine)
     return _engine[1]

@@ -7,7 +7,9 @@ import time
 import pytest
 from django.db import OperationalError, ProgrammingError
 
+from ledger import runner
 from ledger.guardian import Guardian
+from ledger.models import Worker
 from ledger.runner import run_resident
 from ledger.workflows import registered
 from tests.factories import OWNER, make_workflow, submit
@@ -46,6 +48,7 @@ def test_a_fault_of_one_statement_stops_no_worker() -> None:
     database, guardian = Database(), Guardian()
     guardian.on_tick = [database.tick]
     for database.error in (ProgrammingError("no such column"), ValueError("a bug")):
+        guardian.doubt(database.tick)
         guardian.call_due(all_now=True)
         assert guardian.in_contact
 
@@ -69,3 +72,36 @@ def test_without_contact_nothing_is_claimed(db: None) -> None:
         guardian.on_tick.append(database.tick)
         guardian.call_due(all_now=True)
         assert run() == (3, "completed")
+
+
+class Started(Guardian):
+    """As in a worker, but its ticks come when the test says."""
+
+    def is_alive(self) -> bool:
+        return True
+
+
+def test_a_worker_is_on_record_before_its_first_unit(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the guardian is in no write when a unit begins that may never let go of the GIL."""
+    monkeypatch.setattr(runner, "_engine", None)
+    workflow, guardian, idled = make_workflow(), Started(), list[float]()
+
+    def run(seconds: float) -> int:
+        return run_resident(
+            owner=OWNER, stop=lambda: bool(idled), until=time.monotonic() + seconds,
+            guardian=guardian, idle=idled.append,
+        )  # fmt: skip
+
+    with registered(workflow):
+        submit(workflow)
+        assert run(0.3) == 0
+        heart, sweep, record = guardian.on_tick
+        guardian.on_tick = [heart, sweep]
+        guardian.call_due(all_now=True)
+        assert run(0.3) == 0
+        guardian.on_tick = [record]
+        guardian.call_due(all_now=True)
+        assert Worker.objects.filter(owner=OWNER).exists()
+        assert run(60) == 3

@@ -38,7 +38,7 @@ EXIT_KILLED: Final = 70
 
 COPY_SECONDS: Final = 1.0
 """Signals within this time of the first are copies of it: from the terminal, make, a forwarder."""
-LEAVE_SECONDS: Final = 1.5
+LEAVE_SECONDS: Final = 2.0
 """The end of the grace, at most a quarter of it, in which leases are given back: so a cluster
 whose units let go of the GIL is gone within the grace."""
 LET_GO_SECONDS: Final = 2.0

@@ -138,7 +138,7 @@ def read_ends(tasks: list[str]) -> dict[str, tuple[str, int]]:
 def main() -> int:
     """0 if every stop was as promised."""
     parser = make_parser("stops", count=100, at_once=4)
-    parser.add_argument("--grace", type=float, default=6.0)
+    parser.add_argument("--grace", type=float, default=8.0)
     return report_on(measure_stops, parser.parse_args(), HEAD)
 
 
