@@ -11,11 +11,21 @@ from django.db import OperationalError
 
 from ledger import client, clock, settling, states
 from ledger.errors import ApprovalClosed
-from ledger.models import Approval, ApprovalVote, Artifact, Event, Spend, Task
+from ledger.models import Approval, ApprovalVote, Artifact, Event, Signal, Spend, Task
 from ledger.runner import Engine
 from ledger.sweeper import sweep
 from ledger.transitions import operators
-from ledger.workflows import Again, AskApproval, Fail, Repair, Workflow, registered
+from ledger.workflows import (
+    Again,
+    AskApproval,
+    Child,
+    Fail,
+    Repair,
+    Spawn,
+    WaitFor,
+    Workflow,
+    registered,
+)
 from tests.factories import CLIENT, LEASE, OPERATOR, OWNER, submit
 from tests.ledger.cutting import Proxy
 from tests.ledger.journal import Journal
@@ -67,6 +77,30 @@ def test_a_cancel_is_one_cancel(forward: bool, flow: Workflow, proxy: Proxy) -> 
     ask_twice(proxy, COMMIT, forward, lambda: client.cancel(task.pk, actor=OPERATOR))
     assert read_kinds() == ["submitted", "cancelled"]
     check_columns(Task.objects.get())
+
+
+def test_a_signal_under_a_key_is_one_signal(
+    forward: bool, proxy: Proxy, resident: Callable[..., None]
+) -> None:
+    journal = Journal(lambda ctx: WaitFor("paid"))
+    with registered(journal.flow):
+        task = submit(journal.flow)
+        resident(task.pk)
+        new = ask_twice(
+            proxy, COMMIT, forward,
+            lambda: client.signal(task.pk, "paid", {"n": 1}, key="s", actor=CLIENT),
+        )  # fmt: skip
+        assert new is not forward
+        resident(task.pk)
+    assert Signal.objects.count() == 1
+    assert read_kinds().count("signalled") == 1
+    assert [step for _, step, _ in journal.runs] == ["first", "second"]
+
+
+def test_a_copy_under_a_key_is_one_copy(forward: bool, flow: Workflow, proxy: Proxy) -> None:
+    task = submit(flow)
+    made = ask_twice(proxy, COMMIT, forward, lambda: client.fork(task.pk, 0, key="f", actor=CLIENT))
+    assert list(Task.objects.exclude(pk=task.pk).values_list("pk", flat=True)) == [made]
 
 
 @pytest.mark.parametrize("decision", ["approve", "reject", "send_back"])
@@ -150,6 +184,31 @@ ENDS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
 def raise_it(error: Exception) -> None:
     """An exception as an expression."""
     raise error
+
+
+def test_children_are_made_and_counted_once(
+    forward: bool, proxy: Proxy, resident: Callable[..., None], flow: Workflow
+) -> None:
+    """Cut off where they are spawned, and where their parent is told of their end."""
+
+    def spawn(ctx: Any) -> Any:
+        proxy.cut(COMMIT, forward=forward)
+        return Spawn([Child(flow), Child(flow)])
+
+    journal = Journal(spawn)
+    with registered(journal.flow):
+        task = submit(journal.flow)
+        resident(task.pk)
+        assert proxy.cuts == 1
+        children = list(Task.objects.filter(parent=task).values_list("pk", flat=True))
+        resident(*children)
+        assert (len(children), Task.objects.filter(status=states.COMPLETED).count()) == (2, 2)
+        proxy.cuts = 0
+        ask_twice(proxy, COMMIT, forward, sweep)
+        resident(task.pk)
+    task.refresh_from_db()
+    assert (task.status, task.children_open) == (states.COMPLETED, 0)
+    assert [step for _, step, _ in journal.runs] == ["first", "second"]
 
 
 @pytest.mark.parametrize(("end", "status", "kind"), ENDS.values(), ids=ENDS)

@@ -16,10 +16,13 @@ from ledger.transitions import holder, operators, sweeps
 from ledger.workflows import (
     Again,
     AskApproval,
+    Child,
     Fail,
     Repair,
     RetryLater,
     Sleep,
+    Spawn,
+    WaitFor,
     Workflow,
     registered,
 )
@@ -123,6 +126,8 @@ LATE: dict[str, Callable[[Any, Play], Any]] = {
     "next turn": lambda ctx, play: Again(),
     "pause": lambda ctx, play: Sleep(5),
     "repair": lambda ctx, play: Repair("begin", "late"),
+    "wait for a signal": lambda ctx, play: WaitFor("late"),
+    "children": lambda ctx, play: Spawn([Child(play.flow)]),
     "approval request": lambda ctx, play: AskApproval("Late?"),
     "large output": lambda ctx, play: {"late": "x" * 100_000},
     "failure": lambda ctx, play: fail(ValueError("late"))(ctx),
@@ -152,6 +157,7 @@ def test_no_late_write_of_any_kind_touches_the_next_holder(
     assert (refusal.fence, refusal.actor) == (play.fresh.fence - 2, f"worker:{OWNER}")
     assert refusal.data["what"]
     assert StepOutput.objects.count() == 1
+    assert Task.objects.count() == 1
     assert not Artifact.objects.exists()
     assert not Approval.objects.exists()
     assert not Event.objects.exclude(
