@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
+import threading
 import time
 from typing import Any
 
@@ -83,3 +85,43 @@ def sing(ctx: Any) -> Any:
     """A normal unit."""
     note_attempt(ctx)
     return {"sang": True}
+
+
+class Busy(BaseModel):
+    """How to be busy, for how long, and a file outside."""
+
+    how: str
+    seconds: float
+    sink: str
+
+
+busy = Workflow("busy", input=Busy)
+
+
+def spin(until: float) -> None:
+    while time.monotonic() < until:
+        sum(range(1_000))
+
+
+async def spin_beside_a_task(until: float) -> None:
+    beside = asyncio.create_task(asyncio.sleep(3600))
+    await asyncio.sleep(0)
+    spin(until)
+    beside.cancel()
+
+
+@busy.step(timeout=120, retries=0)
+def keep_busy(ctx: Any) -> Any:
+    """Leave the interpreter as little to others as Python code can."""
+    note_attempt(ctx)
+    until = time.monotonic() + ctx.input.seconds
+    if ctx.input.how == "a loop":
+        spin(until)
+    elif ctx.input.how == "a loop of events":
+        asyncio.run(spin_beside_a_task(until))
+    else:
+        threads = [threading.Thread(target=spin, args=(until,)) for _ in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
