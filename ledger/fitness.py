@@ -53,8 +53,9 @@ class Fitness:
         for name, kind in LIMITS.items():
             if (now := resource.getrlimit(kind)) != self._limits[kind]:
                 # A hard limit that was lowered comes back for root only.
-                with contextlib.suppress(ValueError, OSError):
-                    resource.setrlimit(kind, self._limits[kind])
+                for limit in ((now[1], now[1]), self._limits[kind]):
+                    with contextlib.suppress(ValueError, OSError):
+                        resource.setrlimit(kind, limit)
                 if resource.getrlimit(kind) != self._limits[kind]:
                     changed.append(f"RLIMIT_{name} to {now}")
         try:

@@ -46,6 +46,8 @@ def adopt_orphans() -> bool:
 
 def has_children() -> bool:
     """Whether this process has any child, dead or alive. One system call: it is asked each unit."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return True
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

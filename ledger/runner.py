@@ -199,11 +199,15 @@ def _tidy_up(engine: Engine, fitness: Fitness, held: Claimed) -> None:
         # not even the failure; what comes of it is a lost worker, and the status says why.
         log.critical("%s closed files of its worker, which ends at once", unit)
         os._exit(FILES_CLOSED)
-    if changed := fitness.restore():
-        log.warning("%s set %s for its worker, which is replaced", unit, changed)
+    try:
+        if changed := fitness.restore():
+            log.warning("%s set %s for its worker, which is replaced", unit, changed)
+            engine.retire()
+        if ended := processes.end_children():
+            log.warning("%s left running: %s", unit, ended)
+    except Exception:
+        log.exception("%s left its worker in a state that can't be mended; it is replaced", unit)
         engine.retire()
-    if ended := processes.end_children():
-        log.warning("%s left running: %s", unit, ended)
 
 
 def _end_overdue(held: Claimed, ctx: Context, step: Step) -> None:

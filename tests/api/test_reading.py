@@ -261,6 +261,7 @@ def test_a_long_poll_is_bounded_and_takes_no_seat_that_others_need(
     api.get(f"/tasks/{task['id']}", wait="0", revision=10**30).expect(200)
 
 
+@pytest.mark.case(44)
 def test_lists_read_no_large_columns_and_few_queries(
     api: Api, django_assert_max_num_queries: Any
 ) -> None:

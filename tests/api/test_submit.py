@@ -72,6 +72,10 @@ def test_a_workflow_that_only_a_worker_knows_is_taken(api: Api) -> None:
     )
 
 
+@pytest.mark.case(40)
+@pytest.mark.case(41)
+@pytest.mark.case(43)
+@pytest.mark.case(44)
 @pytest.mark.parametrize(
     ("change", "status", "code", "field"),
     [
@@ -131,6 +135,7 @@ def test_a_bad_field_is_refused_by_name(
     assert not Task.objects.exists()
 
 
+@pytest.mark.case(43)
 @pytest.mark.parametrize(
     ("raw", "status", "field"),
     [
@@ -164,6 +169,7 @@ def test_a_body_that_is_no_plain_json_object_is_refused(
     assert problem["field"] == field[:100]
 
 
+@pytest.mark.case(43)
 def test_a_compressed_body_and_a_form_are_refused(api: Api) -> None:
     raw = gzip.compress(json.dumps(GOOD).encode())
     api.post("/tasks", raw, Content_Encoding="gzip").expect_problem(
@@ -179,6 +185,8 @@ def test_a_byte_order_mark_and_a_forms_content_type_do_no_harm(api: Api) -> None
     api.post("/tasks", raw, Content_Type="application/x-www-form-urlencoded").expect(201)
 
 
+@pytest.mark.case(43)
+@pytest.mark.case(44)
 def test_large_whole_numbers_and_many_keys_round_trip(api: Api, workflow: Any) -> None:
     from ledger import registry
     from ledger.workflows import Workflow

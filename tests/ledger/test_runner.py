@@ -218,7 +218,8 @@ def test_retry_later_is_not_charged(run: Callable[..., Task]) -> None:
     assert "attempt_failed" not in kinds(task)
 
 
-@pytest.mark.case(40, 41)
+@pytest.mark.case(40)
+@pytest.mark.case(41)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\x00", "\ud800", object(), {1: 2}])
 def test_what_json_cannot_hold_ends_the_task(run: Callable[..., Task], value: Any) -> None:
     task = run(_returning({"value": [value]}))

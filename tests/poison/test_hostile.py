@@ -18,7 +18,7 @@ from ledger.models import Approval, Task
 from ledger.workflows import AskApproval, Workflow, registered
 from tests.factories import ask, claim, submit
 
-pytestmark = [pytest.mark.django_db, pytest.mark.case(40, 43)]
+pytestmark = [pytest.mark.django_db, pytest.mark.case(40), pytest.mark.case(43)]
 
 HOSTILE = {
     "NUL": "a%00b",

@@ -55,7 +55,11 @@ def test_an_isolated_step_waits_for_signals_and_children() -> None:
     assert ended.result == {"all": ["hello", 2]}, ended.task["error"]
 
 
-@pytest.mark.case(16, 17, 19, 20, 41)
+@pytest.mark.case(16)
+@pytest.mark.case(17)
+@pytest.mark.case(19)
+@pytest.mark.case(20)
+@pytest.mark.case(41)
 @pytest.mark.parametrize("kind", ENDS)
 def test_whatever_it_does_is_a_counted_attempt_with_a_cause(kind: str) -> None:
     status, reason, error, text = ENDS[kind][1]
@@ -72,7 +76,9 @@ def test_whatever_it_does_is_a_counted_attempt_with_a_cause(kind: str) -> None:
 
 
 @pytest.mark.both_databases
-@pytest.mark.case(10, 11, 23)
+@pytest.mark.case(10)
+@pytest.mark.case(11)
+@pytest.mark.case(23)
 def test_a_worker_beats_and_lives_on_whatever_its_isolated_step_does(start_site: StartSite) -> None:
     modules = "tests.crash.flows,tests.poison.alone"
     with start_site(LONGWATCH_WORKFLOWS=modules, LONGWATCH_UNIT_MARGIN_SECONDS=1) as cluster:

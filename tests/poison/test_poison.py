@@ -30,7 +30,15 @@ HURRIED = {
 }  # fmt: skip
 
 
-@pytest.mark.case(11, 16, 17, 19, 20, 40, 41, 43, 44)
+@pytest.mark.case(11)
+@pytest.mark.case(16)
+@pytest.mark.case(17)
+@pytest.mark.case(19)
+@pytest.mark.case(20)
+@pytest.mark.case(40)
+@pytest.mark.case(41)
+@pytest.mark.case(43)
+@pytest.mark.case(44)
 def test_every_poison_comes_to_its_own_end_and_stops_no_other(start_site: StartSite) -> None:
     cluster = start_site(
         LONGWATCH_WORKERS=WORKERS,
