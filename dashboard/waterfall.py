@@ -254,9 +254,16 @@ def mark_restarts(rows: Sequence[Row], timeline: Timeline, axis: Axis) -> None:
         if row is not None:
             word = "repair" if one.by_workflow else "restart"
             at = axis.place(one.at)
-            crowded = any(at < bar.left < at + NOTE_WIDTH for bar in row.bars)
+            before = at > TURN
+            # To the left lies the bar that ends here; to the right may begin the next one.
+            crowded = any(
+                bar.left < at and bar.right > at - NOTE_WIDTH
+                if before
+                else at < bar.left < at + NOTE_WIDTH
+                for bar in row.bars
+            )
             text = "" if crowded else f"{word}, round {one.round}"
-            row.notes.append(Note(at, text, mark=True, before=at > TURN))
+            row.notes.append(Note(at, text, mark=True, before=before))
             row.label += f". Then a {word} from {one.to}, round {one.round}"
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from dashboard.shown import show_row
+from dashboard.waterfall import draw_waterfall
 from ledger import clock, conf, queries, sql, states, sweeper
 from ledger.models import Approval, Task
 from ledger.queries import timeline
@@ -431,3 +433,19 @@ def test_the_tag_tells_what_time_alone_has_done(three: Workflow) -> None:
     wait(LEASE)
     assert queries.read_tag(task.pk).endswith(".lost.stop")
     assert conf.load().lease_seconds >= 3 * queries.count_warning()
+
+
+def test_a_marks_word_does_not_lie_on_a_bar(three: Workflow) -> None:
+    """Late in the picture the word stands before its mark, where the bar ends that it is about."""
+    task = submit(three)
+    held = claim(three)
+    wait(200)
+    holder.repair_task(held, make_unit(held, three), to_index=0, to_name="a", feedback={"x": 1})
+    wait(2)
+    row = queries.find_task(task.pk)
+    units = queries.list_units(task.pk)
+    names = [step.name for step in three.steps]
+    shown = show_row(queries.task_json(row, queries.load_fleet()), clock.read())
+    (first, *_) = draw_waterfall(build(task), shown, names, units).rows
+    (note,) = first.notes
+    assert (note.mark, note.before, note.text) == (True, True, "")
