@@ -62,7 +62,7 @@ class Context:
         asked = led is not None and "decision" in led
         self.answer: dict[str, Any] | None = led if asked else None
         self.signal: dict[str, Any] | None = (led or {}).get("signal")
-        self._spawned_at: int | None = (led or {}).get("children")
+        self._spawned: list[Any] | None = (led or {}).get("children")
         self.log = StepLog()
         self.spent_tokens = 0
         self.spent_nano = 0
@@ -93,10 +93,10 @@ class Context:
 
         Each is `{id, workflow, title, status, status_reason, result, error}`; elsewhere none.
         """
-        if self._spawned_at is None:
+        if self._spawned is None:
             return []
-        seq = self._spawned_at
-        found = self._read(lambda: queries.list_children(self.task_id, seq))
+        parent, seq = self._spawned
+        found = self._read(lambda: queries.list_children(UUID(parent), seq))
         return [{**one, "result": self._open_result(one)} for one in found]
 
     def _open_result(self, child: dict[str, Any]) -> Any:

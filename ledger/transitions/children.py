@@ -211,7 +211,7 @@ def _join(task: Task, now: dt.datetime, **fields: Any) -> bool:
     record_event(task, "promoted", SYSTEM, now, reason=states.CHILDREN, completed=good, others=bad)
     fields["answer"] = {
         "for_step": waits["step"], "for_turn": None, "step_index": task.step_index,
-        "children": waits["seq"],
+        "children": [str(task.pk), waits["seq"]],  # a copy of this task sees the same ones
     }  # fmt: skip
     go = complete_task if waits["last"] else requeue_task
     go(task, now, "join_children", **fields)

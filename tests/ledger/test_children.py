@@ -26,6 +26,7 @@ from tests.factories import (
     spawn,
     submit,
 )
+from tests.ledger.copying import fork, go_on
 from tests.ledger.replay import check_columns
 from tests.ledger.threads import Crew
 
@@ -311,6 +312,17 @@ def test_the_next_step_sees_its_children_in_order() -> None:
     assert ended.status == "completed"
     seen = [[f"leaf {n}", "completed", {"said": n}] for n in range(3)]
     assert ended.result == {"left": [], "all": seen}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_copy_sees_the_children_of_its_original() -> None:
+    root, leaf = make_tree()
+    root.steps.pop()
+    with registered(leaf):
+        ended = run(root, {}, answers={"think": "approve"})
+    with registered(root):
+        copy = fork(ended.id, "gather")
+        assert go_on(copy.pk, root).result == ended.result
 
 
 @pytest.mark.django_db(transaction=True)
