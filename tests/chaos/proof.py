@@ -59,7 +59,7 @@ def _list_parts() -> tuple[Part, ...]:
     for name in chaos:
         on, count = (f"--database={name}",), {"count": 100}
         parts.append(Part(f"rerun-{name}", 5, "reruns", "tests.chaos.rerun", count, on))
-        parts.append(Part(f"stops-{name}", 9, "stops", "tests.chaos.stops", count, on))
+        parts.append(Part(f"stops-{name}", 12, "stops", "tests.chaos.stops", count, on))
     lease = ("--database=postgresql", "--lease=60", "--heartbeat=15", "--at-once=10")
     parts.append(
         Part("rerun-default-lease", 4, "reruns", "tests.chaos.rerun", {"count": 20}, lease)
