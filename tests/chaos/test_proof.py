@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 
 import pytest
 
 from tests.chaos.proof import HEADS, REPORT, append_rows
 from tests.chaos.stops import SORTS, describe_stops
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize(
+    "module", ["tests.chaos", *(f"tests.chaos.{name}" for name in ("proof", "rerun", "stops"))]
+)
+def test_every_command_starts_before_django_is_set_up(module: str) -> None:
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")}
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"], cwd=ROOT, env=plain, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: python -m " + module)
 
 
 def test_a_row_goes_to_the_end_of_its_own_table() -> None:

@@ -19,7 +19,7 @@ import psutil
 import psycopg
 
 from tests.conftest import ROOT
-from tests.crash.toy import TABLE
+from tests.crash.toy_table import TABLE
 
 MARK = "LONGWATCH_TEST_MARK"
 LONG = 30.0

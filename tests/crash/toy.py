@@ -17,14 +17,6 @@ from django.db import connection, connections
 from ledger.deadlines import UnitStopped, UnitTimeout, unit_deadline
 from ledger.guardian import Guardian
 
-TABLE = """
-CREATE TABLE toy (
-    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, seconds REAL NOT NULL, deadline REAL NOT NULL,
-    state TEXT NOT NULL, owner TEXT NOT NULL, runs INTEGER NOT NULL, released INTEGER NOT NULL,
-    begun REAL NOT NULL
-)
-"""
-
 
 def run_resident(
     *,
