@@ -94,6 +94,8 @@ def test_tasks_of_a_removed_workflow_are_shown_everywhere(orphans: dict[str, Tas
     browser.force_login(make_user("superuser"))
     _, token = make_token("t", ["read", "operate"], created_by="cli:test")
     head = {"Authorization": f"Bearer {token}"}
+    page = browser.get(reverse("dashboard:task", args=[orphans["queued"].pk]))
+    assert "no worker for this workflow" in page.content.decode()
     for path in ("/", "/tasks/", "/stalled/", "/workers/", "/workflows/", "/approvals/"):
         assert browser.get(path).status_code == 200, path
     assert browser.get(reverse("admin:longwatch_ledger_task_changelist")).status_code == 200
@@ -111,8 +113,6 @@ def test_tasks_of_a_removed_workflow_are_shown_everywhere(orphans: dict[str, Tas
         for part in ("", "/outputs", "/events", "/artifacts", "/spend"):
             answer = browser.get(f"/api/v1/tasks/{task.pk}{part}", headers=head)
             assert answer.status_code == 200, (status, part, answer.content)
-    page = browser.get(reverse("dashboard:task", args=[orphans["queued"].pk]))
-    assert "no worker for this workflow" in page.content.decode()
     request = orphans["waiting"].approvals.get()
     assert browser.get(reverse("dashboard:approval", args=[request.pk])).status_code == 200
 
