@@ -71,8 +71,10 @@ class Heart:
         held.next_beat = now + self.tunables.heartbeat_seconds
         try:
             beaten = sql.beat_leases(self.owner, [held.lease], self.tunables.lease_seconds)
-        except BaseException:
+        except BaseException as error:
             held.next_beat = now
+            if sql.is_locked(error):
+                return 0.0  # in line again at once, so that no sweeper is first when it is let go
             raise
         self._take_in(held, [flag.cancel_requested for flag in beaten])
         return LOOK_SECONDS

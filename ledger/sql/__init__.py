@@ -144,6 +144,11 @@ def is_outage(error: BaseException) -> bool:
     )
 
 
+def is_locked(error: BaseException) -> bool:
+    """True when PostgreSQL's `lock_timeout` ended the wait for a row that somebody holds."""
+    return getattr(error.__cause__, "sqlstate", None) == "55P03"
+
+
 def _dialect() -> ModuleType:
     return postgresql if connection.vendor == "postgresql" else sqlite
 

@@ -68,7 +68,8 @@ def hold_everything() -> Iterator[None]:
 
 
 def test_a_heartbeat_on_a_locked_row_waits_and_counts(start_site: StartSite) -> None:
-    with start_site() as cluster:
+    """It is in line before any sweeper; those of a second host look all the while."""
+    with start_site() as cluster, start_site():
         tasks = begin_units(cluster)
         with hold_everything():
             keep_silent()

@@ -17,6 +17,7 @@ from ledger import clock, limits, sql, states, sweeper
 from ledger.errors import ApprovalClosed, IdempotencyConflict, LeaseLost, LedgerError, WrongStatus
 from ledger.events import Actor
 from ledger.models import Approval, Event, Spend, StepOutput, Task
+from ledger.runner import Engine
 from ledger.sql import Claimed
 from ledger.transitions import approvals, holder, operators, sweeps
 from ledger.transitions.submit import submit_task
@@ -431,6 +432,30 @@ def test_a_sweep_waits_for_nobody(flow: Workflow, together: Crew) -> None:
     assert sweeper.sweep() == sweeper.Swept(promoted=1, applied=1, expired=1, enforced=1)
     one.refresh_from_db()
     assert one.status == "expired"
+
+
+@pytest.mark.postgresql
+def test_a_heartbeat_that_waits_for_its_row_in_pieces_is_always_in_line(
+    flow: Workflow, together: Crew
+) -> None:
+    """Between two waits a sweeper would be first when the row is let go, and take the task."""
+    submit(flow)
+    engine = Engine(OWNER)
+    held = engine.claim()
+    assert held is not None
+    engine.heart.hold(held, 60).next_beat = 0.0
+
+    def beat() -> float:
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '50ms'")
+        return engine.heart.tick()
+
+    with transaction.atomic():
+        list(Task.objects.select_for_update())
+        assert together(beat) == [0.0]
+        assert Task.objects.get().beat == 0
+    engine.heart.tick()
+    assert Task.objects.get().beat == 1
 
 
 @pytest.mark.postgresql
