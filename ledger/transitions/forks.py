@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +13,8 @@ from ledger.artifacts import VALUE_TYPE
 from ledger.errors import InvalidInput, StaleRevision
 from ledger.events import Actor, record_event
 from ledger.ids import make_id
-from ledger.models import Approval, Artifact, StepOutput, Task
+from ledger.models import Approval, Artifact, Task
+from ledger.sql.copying import copy_outputs
 from ledger.transitions.approvals import describe_answer
 from ledger.transitions.moves import lock_task, update_row
 from ledger.transitions.operators import check_reason
@@ -166,30 +166,13 @@ def _fill_copy(
         "reason": reason,
     }
     record_event(copy, "forked", actor, now, copied_from=str(task.pk), **note)
-    for chunk in itertools.batched(stand.places, CHUNK):
-        _copy_outputs(copy, task, [place.seq for place in chunk], now)
+    copy.event_seq += copy_outputs(task, copy, copy.step_index, now)
     _copy_artifacts(copy, task, stand, now)
     if stand.spilled:
         record_spilled(stand, copy, stand.places[-1]._replace(round=0), actor, now)
     Task.objects.filter(pk=copy.pk).update(event_seq=copy.event_seq)
     record_event(task, "forked", actor, now, copied_to=str(copy.pk), **note)
     update_row(task, {"updated_at": now})
-
-
-def _copy_outputs(copy: Task, task: Task, seqs: list[int], now: dt.datetime) -> None:
-    """As they are; but this task did no work for them, so they took no time and cost nothing."""
-    rows = []
-    for row in list_live(task.pk, Q(seq__in=seqs)):
-        copy.event_seq += 1
-        rows.append(
-            StepOutput(
-                task=copy, seq=copy.event_seq, round=0, turn=row.turn, output=row.output,
-                step_index=row.step_index, step_name=row.step_name,
-                started_at=now, finished_at=now, worker=row.worker, fence=0,
-                workspace=row.workspace, copied_from={"task": str(task.pk), "seq": row.seq},
-            )
-        )  # fmt: skip
-    StepOutput.objects.bulk_create(rows)
 
 
 def _copy_artifacts(copy: Task, task: Task, stand: Stand, now: dt.datetime) -> None:
