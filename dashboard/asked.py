@@ -12,7 +12,7 @@ from dashboard.access import PageRequest
 from dashboard.answers import AnswerForm
 from dashboard.templatetags.longwatch import read_server_time
 from ledger import conf, queries
-from ledger.access import APPROVE
+from ledger.access import APPROVE, is_assigned
 from ledger.models import Approval
 from ledger.models.approvals import OPEN
 from ledger.transitions import approvals
@@ -101,6 +101,8 @@ def find_obstacle(request: PageRequest, row: Approval) -> str:
     me = str(request.actor)
     if APPROVE not in request.scopes:
         return "It takes the role approver to answer."
+    if not is_assigned(request.actor, row.assignees):
+        return f"This question is for {', '.join(row.assignees or ())}."
     if not row.self_approval and approvals.find_submitter(row.task) == me:
         return "You submitted this task; somebody else answers."
     voted = any(vote.by == me and vote.voided_at is None for vote in row.votes.all())

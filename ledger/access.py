@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from django.contrib.auth import get_user_model
+
+from ledger.events import Actor
 
 READ = "read"
 SUBMIT = "submit"
@@ -42,3 +47,16 @@ def is_admin(user: Any) -> bool:
     if not hasattr(user, "_longwatch_admin"):
         user._longwatch_admin = ADMIN in list_scopes(user)
     return bool(user._longwatch_admin)
+
+
+def is_assigned(actor: Actor, assignees: Sequence[str] | None) -> bool:
+    """Whether a question for `assignees` (`user:3`, `token:ID`, `group:legal`; None: all) is for
+    the actor."""
+    if assignees is None or str(actor) in assignees:
+        return True
+    names = [one.partition(":")[2] for one in assignees if one.startswith("group:")]
+    users: Any = get_user_model()
+    if actor.kind != "user" or not names or not hasattr(users, "groups"):
+        return False
+    members = users._default_manager.filter(groups__name__in=names, is_active=True)
+    return bool(members.filter(pk=actor.id).exists())

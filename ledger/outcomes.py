@@ -23,6 +23,8 @@ type StepRef = str | int
 MAX_SUBJECT = 500
 MAX_CHILDREN = 1_000
 RISKS = ("low", "medium", "high")
+MAX_VOTES = 100
+ASSIGNED = ("group", "user", "token")
 _REPAIR_KEYS = {"needs_repair", "restart_step", "feedback"}
 
 
@@ -96,7 +98,8 @@ class AskApproval(Outcome):
     "Send back" restarts from (None: no such button). `on_reject` is "fail" or a step to go to;
     `on_expiry` is "dead", "reject" or a step. `expires` is in seconds. `form` is a JSON Schema or
     a pydantic model, `proposal` its default values. `outside_effect` and `money` say that an
-    approval can't be undone, as a high `risk` does.
+    approval can't be undone, as a high `risk` does. `votes` people must approve, one rejects;
+    only `assignees` (`group:legal`, `user:3`, `token:ID`) may answer, all approvers if none.
     """
 
     subject: str
@@ -112,6 +115,8 @@ class AskApproval(Outcome):
     expires: float | None = None
     outside_effect: bool = False
     money: bool = False
+    votes: int = 1
+    assignees: Sequence[str] = ()
     data: Json = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -126,6 +131,13 @@ class AskApproval(Outcome):
             raise ValueError(f"AskApproval(then=): {self.then!r} is neither next nor again")
         if self.expires is not None:
             bounds.check_seconds(self.expires, "AskApproval(expires=)", least=0.001)
+        if isinstance(self.votes, bool) or not 1 <= self.votes <= MAX_VOTES:
+            raise ValueError(f"AskApproval(votes=): {self.votes!r} is none of 1 to {MAX_VOTES}")
+        for one in self.assignees:
+            kind, _, name = one.partition(":")
+            if kind not in ASSIGNED or not name:
+                allowed = ", ".join(f"{kind}:…" for kind in ASSIGNED)
+                raise ValueError(f"AskApproval(assignees=): {one!r} is none of {allowed}")
         if isinstance(self.form, type):
             object.__setattr__(self, "form", self.form.model_json_schema())
         if isinstance(self.proposal, BaseModel):

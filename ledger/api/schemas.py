@@ -227,6 +227,7 @@ class ApprovalOut(BaseModel):
     digest: str
     decisions: list[str]
     votes_needed: int
+    assignees: list[str]
     votes: list[VoteOut]
     decision: str | None
     values: Json

@@ -37,6 +37,7 @@ class Approval(models.Model):
     proposal = models.JSONField(null=True, blank=True)
     digest = models.CharField(max_length=64)
     votes_needed = models.IntegerField(default=1)
+    assignees = models.JSONField(null=True, blank=True)  # None: whoever may approve
     self_approval = models.BooleanField(default=False)
 
     # What the answer leads to is stored with the question, so that a process without the

@@ -64,6 +64,7 @@ def show_approval(row: Approval) -> dict[str, Any]:
         "digest": row.digest,
         "decisions": list_decisions(row),
         "votes_needed": row.votes_needed,
+        "assignees": row.assignees or [],
         "votes": [
             {"by": vote.by, "decision": vote.decision, "comment": vote.comment, "at": vote.at}
             for vote in row.votes.all()

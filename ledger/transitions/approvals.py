@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from ledger import canonical, conf, states
+from ledger.access import is_assigned
 from ledger.errors import (
     ApprovalClosed,
     DigestMismatch,
@@ -67,6 +68,7 @@ def ask_approval(
             payload=ask.payload, risk=ask.risk, outside_effect=ask.outside_effect,
             money=ask.money, form=ask.form, proposal=ask.proposal,
             digest=digest_request(ask), self_approval=workflow.self_approval, then=ask.then,
+            votes_needed=ask.votes, assignees=list(ask.assignees) or None,
             next_step=next(iter(names[names.index(task.step_name) + 1 :]), ""),
             steps=names,
             send_back_to=str(ask.send_back_to or ""), on_reject=str(ask.on_reject),
@@ -335,6 +337,9 @@ def _check_answer(
         raise InvalidInput("decision", "this request can't be sent back; approve or reject it")
     if digest != request.digest:
         raise DigestMismatch
+    if not is_assigned(actor, request.assignees):
+        names = ", ".join(request.assignees or ())
+        raise NotAllowed(f"This question is for {names}; ask one of them.")
     if not request.self_approval and str(actor) == find_submitter(task):
         raise NotAllowed(
             "Nobody answers for what they submitted themselves; another person or token may, "

@@ -6,6 +6,8 @@ import datetime as dt
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 
 from ledger import clock, states, sweeper
 from ledger.errors import (
@@ -21,7 +23,7 @@ from ledger.events import Actor
 from ledger.ids import make_id
 from ledger.models import Approval, Event, StepOutput, Task
 from ledger.transitions import approvals, holder, operators
-from ledger.workflows import Workflow
+from ledger.workflows import AskApproval, Workflow
 from tests.factories import CLIENT, LEASE, OPERATOR, ask, attempt, claim, make_unit, submit
 from tests.factories import make_workflow as make
 from tests.ledger.replay import check_columns
@@ -368,3 +370,42 @@ def test_a_yes_without_values_means_the_proposal(flow: Workflow) -> None:
     assert held.answer is not None
     assert held.answer["values"] == {"n": 4}
     assert Approval.objects.get().values == {"n": 4}
+
+
+def test_as_many_must_approve_as_the_workflow_says_and_one_no_is_enough(flow: Workflow) -> None:
+    submit(flow)
+    request = ask_at_first(flow, votes=2)
+    assert answer(request).status == "open"
+    with pytest.raises(ApprovalClosed, match="voted"):
+        answer(request)
+    assert read(request).status == states.WAITING
+    answer(request, actor=SECOND)
+    assert read(request).status == states.QUEUED
+    request = ask(claim(flow), flow, votes=2)
+    answer(request)
+    answer(request, "reject", actor=SECOND)
+    assert read(request).status == states.FAILED
+
+
+def test_only_those_answer_whom_it_is_for(flow: Workflow) -> None:
+    legal = Group.objects.create(name="legal")
+    users = get_user_model().objects
+    inside, outside = users.create_user("inside"), users.create_user("outside")
+    inside.groups.add(legal)
+    submit(flow)
+    request = ask_at_first(flow, assignees=["group:legal", "token:t1"])
+    for other in (Actor("user", str(outside.pk)), Actor("token", "t2"), Actor("cli", "x")):
+        with pytest.raises(NotAllowed, match="group:legal"):
+            answer(request, actor=other)
+    answer(request, actor=Actor("user", str(inside.pk)))
+    request = ask(claim(flow), flow, assignees=["token:t1"])
+    answer(request, actor=Actor("token", "t1"))
+    assert read(request).status == states.QUEUED
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"votes": 0}, {"votes": True}, {"assignees": ["legal"]}, {"assignees": ["group:"]}]
+)
+def test_a_question_that_nobody_could_answer_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        AskApproval("Go on?", **wrong)
