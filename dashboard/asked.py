@@ -101,7 +101,7 @@ def find_obstacle(request: PageRequest, row: Approval) -> str:
     me = str(request.actor)
     if APPROVE not in request.scopes:
         return "It takes the role approver to answer."
-    if not is_assigned(request.actor, row.assignees):
+    if not is_assigned(str(request.actor), row.assignees):
         return f"This question is for {', '.join(row.assignees or ())}."
     if not row.self_approval and approvals.find_submitter(row.task) == me:
         return "You submitted this task; somebody else answers."

@@ -7,8 +7,6 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 
-from ledger.events import Actor
-
 READ = "read"
 SUBMIT = "submit"
 OPERATE = "operate"
@@ -49,14 +47,15 @@ def is_admin(user: Any) -> bool:
     return bool(user._longwatch_admin)
 
 
-def is_assigned(actor: Actor, assignees: Sequence[str] | None) -> bool:
+def is_assigned(actor: str, assignees: Sequence[str] | None) -> bool:
     """Whether a question for `assignees` (`user:3`, `token:ID`, `group:legal`; None: all) is for
-    the actor."""
-    if assignees is None or str(actor) in assignees:
+    the `actor` (`user:3`)."""
+    if assignees is None or actor in assignees:
         return True
     names = [one.partition(":")[2] for one in assignees if one.startswith("group:")]
     users: Any = get_user_model()
-    if actor.kind != "user" or not names or not hasattr(users, "groups"):
+    kind, _, key = actor.partition(":")
+    if kind != "user" or not names or not hasattr(users, "groups"):
         return False
     members = users._default_manager.filter(groups__name__in=names, is_active=True)
-    return bool(members.filter(pk=actor.id).exists())
+    return bool(members.filter(pk=key).exists())

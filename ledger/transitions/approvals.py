@@ -337,7 +337,7 @@ def _check_answer(
         raise InvalidInput("decision", "this request can't be sent back; approve or reject it")
     if digest != request.digest:
         raise DigestMismatch
-    if not is_assigned(actor, request.assignees):
+    if not is_assigned(str(actor), request.assignees):
         names = ", ".join(request.assignees or ())
         raise NotAllowed(f"This question is for {names}; ask one of them.")
     if not request.self_approval and str(actor) == find_submitter(task):
