@@ -251,3 +251,12 @@ def test_an_attempt_that_failed_is_on_the_page(operator: Client, three: Workflow
     assert "Last failure" in text
     assert "Attempt failed" in text
     assert "ValueError: it broke" in text
+
+
+def test_a_copy_and_a_child_lead_to_where_they_come_from(operator: Client, three: Workflow) -> None:
+    first, second = submit(three), submit(three)
+    Task.objects.filter(pk=second.pk).update(copied_from=first.pk, parent=first.pk)
+    text = operator.get(path_of(second)).content.decode()
+    link = f'<a class="mono" href="{path_of(first)}">'
+    assert f"copied from {link}" in text
+    assert f"child of {link}" in text
