@@ -17,7 +17,7 @@ def make_worker(*workflows: Workflow, owner: str = OWNER, **fields: Any) -> Work
         {
             "workflow": one.name,
             "version": one.version,
-            "digest": "d",
+            "digest": one.digest(),
             "steps": [step.name for step in one.steps],
         }
         for one in workflows

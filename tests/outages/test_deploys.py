@@ -141,3 +141,17 @@ def test_tasks_of_a_removed_workflow_can_be_cancelled(orphans: dict[str, Task], 
             assert task.cancel_requested, "its worker may still have the code in memory"
         else:
             assert task.status == ("completed" if status == "completed" else "cancelled"), status
+
+
+@pytest.mark.case(26)
+def test_a_task_whose_code_was_changed_says_so_on_its_page() -> None:
+    browser = Client()
+    browser.force_login(make_user("viewer"))
+    flow, changed = make_workflow("three"), make_workflow("three", steps=4)
+    with registered(flow):
+        task = submit(flow)
+    page = reverse("dashboard:task", args=[task.pk])
+    make_worker(flow)
+    assert "code changed" not in browser.get(page).content.decode()
+    make_worker(changed)
+    assert "code changed under version 1" in browser.get(page).content.decode()

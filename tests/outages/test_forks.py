@@ -19,7 +19,7 @@ from tests.pg import Cluster
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.case(32), pytest.mark.timeout(180)]
 
-TASKS = 80
+TASKS = 40
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ def test_too_few_slots_run_nothing_twice(tmp_path: Path) -> None:
         env = make_env(f"{server.url}?{LINE}", tmp_path / "var")
         cluster = Crowd(tmp_path, env, LONGWATCH_LEASE_SECONDS=3, LONGWATCH_HEARTBEAT_SECONDS=0.5)
         given = {"sink": str(cluster.sink), "seconds": 4, "turns": 1}
-        submit = f"[client.submit('paced', {given}) for n in range(6)]"
+        submit = f"[client.submit('paced', {given}) for n in range(5)]"
         for words in (
             ["migrate", "-v0"],
             ["shell", "-v0", "-c", f"from ledger import client; {submit}"],
@@ -184,11 +184,11 @@ def test_too_few_slots_run_nothing_twice(tmp_path: Path) -> None:
             command = [sys.executable, "manage.py", *words]
             subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=60)
         with cluster:
-            wait_for("all is done", lambda: len(cluster.read_sink("end")) == 6, 90)
+            wait_for("all is done", lambda: len(cluster.read_sink("end")) == 5, 90)
             cluster.signal(SIGTERM)
             assert cluster.wait_for_exit() == 0
             assert "too many clients" in cluster.read_log(), "there were enough after all"
-            assert len(cluster.read_sink("work")) == 6, "none is done twice"
+            assert len(cluster.read_sink("work")) == 5, "none is done twice"
         with psycopg.connect(server.url) as link:
             rows = link.execute("SELECT status, attempts, reclaims FROM longwatch_task").fetchall()
-        assert rows == [("completed", 0, 0)] * 6
+        assert rows == [("completed", 0, 0)] * 5
