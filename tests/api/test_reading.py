@@ -136,6 +136,7 @@ def test_filters_narrow_the_list(api: Api) -> None:
     assert ids(workflow="other") == ids(tag="c") == ids(q="100%") == ids(stalled="1") == []
 
 
+@pytest.mark.case(11)
 def test_a_silent_running_task_is_stalled(api: Api, task: dict[str, Any]) -> None:
     held = sql.claim_task(OWNER, [GROUP], 60.0)
     assert held is not None

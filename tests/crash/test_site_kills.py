@@ -108,6 +108,7 @@ def test_stop_now_ends_the_unit_and_frees_its_worker(start_site: StartSite) -> N
 
 
 @pytest.mark.case(16)
+@pytest.mark.case(16)
 def test_tasks_of_two_workers_survive_a_storm_of_kills(start_site: StartSite) -> None:
     with start_site(LONGWATCH_MAX_RECLAIMS=50) as cluster:
         tasks = [cluster.submit(seconds=0.3, turns=5) for _ in range(6)]
