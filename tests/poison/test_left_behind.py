@@ -56,13 +56,12 @@ def expect_none(task: Task, since: float) -> None:
 
 
 def test_no_process_of_a_step_outlives_its_attempt(start_site: StartSite) -> None:
-    with start_site() as cluster:
+    with start_site(LONGWATCH_DRAIN_SECONDS=1) as cluster:
         ends_by_itself_then_at_its_deadline(cluster)
         is_stopped(cluster)
         loses_its_worker(cluster)
         cluster.prove_it_works_on()
-        cluster.signal(SIGTERM)
-        assert cluster.wait_for_exit() == 0
+        outlasts_the_drain(cluster)
 
 
 def ends_by_itself_then_at_its_deadline(cluster: SiteCluster) -> None:
@@ -95,12 +94,11 @@ def loses_its_worker(cluster: SiteCluster) -> None:
     expect_none(task, since)
 
 
-def test_no_process_of_a_step_outlives_a_drain_that_is_over(start_site: StartSite) -> None:
-    with start_site(LONGWATCH_DRAIN_SECONDS=1) as cluster:
-        task = submit(seconds=600)
-        wait_for_tree(task)
-        cluster.signal(SIGTERM)
-        assert cluster.wait_for_exit() == 0
-        assert find_tree(task) == []
+def outlasts_the_drain(cluster: SiteCluster) -> None:
+    task = submit(seconds=600)
+    wait_for_tree(task)
+    cluster.signal(SIGTERM)
+    assert cluster.wait_for_exit() == 0
+    assert find_tree(task) == []
     task.refresh_from_db()
     assert (task.status, task.attempts) == ("queued", 0)
