@@ -32,11 +32,11 @@ VIEWS: dict[str, tuple[str, frozenset[str]]] = {
     states.COMPLETED: ("Completed", frozenset({states.COMPLETED})),
     states.CANCELLED: ("Cancelled", frozenset({states.CANCELLED})),
 }
-FILTERS = ("status", "workflow", "lane", "tag", "stalled", "q")
+FILTERS = ("status", "workflow", "lane", "tag", "stalled", "parent", "q")
 FIELDS = (*FILTERS, "cursor")
 COLUMNS = ("Status", "Task", "Step", "Progress", "Age", "Money", "Attempt", "Worker")
 
-_TYPED = re.compile(r'(?<!\S)(status|workflow|lane|tag|stalled):("[^"]*"|\S*)')
+_TYPED = re.compile(r'(?<!\S)(status|workflow|lane|tag|stalled|parent):("[^"]*"|\S*)')
 
 
 @require_safe
@@ -116,6 +116,7 @@ def load_list(given: dict[str, str], first: str) -> dict[str, Any]:
         tag=given.get("tag", ""),
         q=given.get("q", "")[:200],
         stalled="stalled" in given,
+        parent=_read_parent(given.get("parent", "")),
     )
     now = read_server_time()
     top = read_id(first)
@@ -135,6 +136,12 @@ def load_list(given: dict[str, str], first: str) -> dict[str, Any]:
         "older": urlencode(kept | {"cursor": page.next_cursor}) if page.next_cursor else "",
         "poll": urlencode(given | ({"first": page.items[0]["id"]} if page.items else {})),
     }
+
+
+def _read_parent(text: str) -> UUID | None:
+    if text and read_id(text) is None:
+        raise InvalidInput("parent", f"is {text!r:.60}; it takes a task's id.")
+    return read_id(text)
 
 
 def say_tries(task: dict[str, Any]) -> str:

@@ -17,7 +17,17 @@ from ledger.models import Task
 from ledger.transitions import operators, sweeps
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
-from tests.factories import LEASE, OPERATOR, claim, expire_lease, make_in, make_workflow, submit
+from tests.factories import (
+    LEASE,
+    OPERATOR,
+    claim,
+    expire_lease,
+    make_in,
+    make_workflow,
+    spawn,
+    submit,
+    wait_for,
+)
 
 pytestmark = pytest.mark.both_databases
 
@@ -226,3 +236,23 @@ def test_the_filter_survives_a_poll_and_a_page(operator: Client, three: Workflow
     text = page.content.decode()
     assert re.search(r'href="\?[^"]*q=ferry[^"]*cursor=', text)
     assert reverse("dashboard:tasks") in path
+
+
+def test_a_parent_links_to_its_children(operator: Client, three: Workflow) -> None:
+    parent = submit(three)
+    spawn(claim(three), three, 2)
+    page = operator.get(reverse("dashboard:task", args=[parent.pk])).content.decode()
+    assert f"?parent={parent.pk}" in page
+    assert "2 of 2 children unfinished" in page
+    listed = operator.get(reverse("dashboard:tasks"), {"parent": str(parent.pk)})
+    assert {row["parent"] for row in listed.context["rows"]} == {str(parent.pk)}
+    assert len(listed.context["rows"]) == 2
+    assert operator.get(reverse("dashboard:tasks"), {"parent": "x"}).status_code == 422
+
+
+def test_a_task_that_waits_for_a_signal_says_its_name(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    wait_for(claim(three), three)
+    page = operator.get(reverse("dashboard:task", args=[task.pk])).content.decode()
+    assert "the signal is called" in page
+    assert ">go<" in page
