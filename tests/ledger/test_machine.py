@@ -374,6 +374,8 @@ class Ledger(RuleBasedStateMachine):
         """A copy of anything, at any step that it has reached."""
         task, step = self.choose_task(), self.choose(STEPS)
         if STEPS.index(step) > task.step_index:
+            if task.status_reason == states.VERSION_MISFIT:
+                return  # any step will do then, at a place that the replay does not know
             with pytest.raises(InvalidInput):
                 forks.fork_task(task.pk, from_step=step, actor=PERSON)
         elif len(self.known) < 6:
@@ -411,8 +413,8 @@ class Ledger(RuleBasedStateMachine):
         assert swept.promoted <= len(due)
         again = sweeper.sweep()
         assert (again.promoted, again.applied, again.expired) == (0, 0, 0)
-        # What slept with its wall limit all but used up is over it as soon as it is queued.
-        assert again.enforced <= swept.promoted
+        # What slept or was lost with its wall limit all but used up is over it as soon as it is queued.
+        assert again.enforced <= swept.promoted + swept.reclaimed
 
     def reclaim(self) -> None:
         """A lease that is in force by the database's clock is nobody's to take."""
