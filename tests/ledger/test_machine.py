@@ -413,7 +413,7 @@ class Ledger(RuleBasedStateMachine):
         assert swept.promoted <= len(due)
         again = sweeper.sweep()
         assert (again.promoted, again.applied, again.expired) == (0, 0, 0)
-        # What slept or was lost with its wall limit all but used up is over it as soon as it is queued.
+        # What slept, or was lost, may be over its wall limit as soon as it is queued.
         assert again.enforced <= swept.promoted + swept.reclaimed
 
     def reclaim(self) -> None:
