@@ -55,6 +55,9 @@ def find_expired(lease_seconds: float, limit: int = 100) -> list[UUID]:
     )  # fmt: skip
 
 
+_seen_locked: dict[tuple[UUID, int], float] = {}
+"""Attempts (task, fence) whose row was locked when this process would have ended them, and when."""
+
 type Explain = Callable[[str], str]
 """What is known here of how a worker (by its name as owner) ended; "" for nothing."""
 
@@ -82,9 +85,11 @@ def reclaim_task(
         if time.monotonic() - asked > conf.load().heartbeat_seconds:
             raise OperationalError("the lock came late; the holders of leases beat first")
         if found is None:
+            fences = Task.objects.filter(pk=task_id).values_list("fence", flat=True)
+            _seen_locked.update({(task_id, fence): asked for fence in fences})
             return None
         task, now = found
-        if task.status != states.RUNNING or task.lease_until is None:
+        if task.status != states.RUNNING or task.lease_until is None or _is_spared(task):
             return None
         horizon = now + dt.timedelta(seconds=2 * lease_seconds)
         if now < task.lease_until <= horizon:
@@ -116,6 +121,15 @@ def reclaim_task(
             fields |= {"rank": task.rank, "available_at": task.available_at}
         move_task(task, now, "reclaim_task", target, reason=reason, **fields)
         return target
+
+
+def _is_spared(task: Task) -> bool:
+    """True for two heartbeats after a look at a row that was locked: whoever locked it kept its
+    holder from beating too, and that one beats first."""
+    ago = time.monotonic() - 2 * conf.load().heartbeat_seconds
+    for key in [key for key, at in _seen_locked.items() if at < ago]:
+        del _seen_locked[key]
+    return (task.pk, task.fence) in _seen_locked
 
 
 def promote_due(limit: int = 100) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
+import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -27,9 +29,11 @@ from tests.factories import (
     claim,
     expire_lease,
     make_unit,
+    make_workflow,
     submit,
 )
 from tests.ledger.stages import APPROVER, decide
+from tests.ledger.threads import PATIENCE, Crew
 
 
 class Clocks:
@@ -369,3 +373,36 @@ def test_an_answer_in_its_undo_window_is_seen_coming(flow: Workflow) -> None:
     decide(request, undo=0.5)
     assert APPROVER.id == "2"
     assert 0 < look_ahead().seconds_left() <= 0.5
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_holder_whose_row_was_locked_beats_before_a_sweeper_takes_its_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flow, crew = make_workflow(), Crew()
+    task = submit(flow)
+    held = claim(flow)
+    clock.offset += LEASE + 1
+    looked, done = threading.Event(), threading.Event()
+
+    def hold_the_row() -> None:
+        with transaction.atomic():
+            Task.objects.select_for_update().get(pk=task.pk)
+            looked.set()
+            assert done.wait(PATIENCE)
+
+    def sweep_meanwhile() -> Any:
+        assert looked.wait(PATIENCE)
+        try:
+            return sweeps.reclaim_task(task.pk, LEASE)
+        finally:
+            done.set()
+
+    assert crew(hold_the_row, sweep_meanwhile) == [None, None]
+    assert sweeps.reclaim_task(task.pk, LEASE) is None, "it could not beat, and beats first"
+    assert sql.beat_leases(held.owner, [held.lease], LEASE)
+    clock.offset += LEASE + 1
+    monkeypatch.setitem(sweeps._seen_locked, (task.pk, held.fence), time.monotonic() - 1000)
+    assert sweeps.reclaim_task(task.pk, LEASE) == states.QUEUED
+    crew.close()
