@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -55,8 +56,15 @@ def find_expired(lease_seconds: float, limit: int = 100) -> list[UUID]:
     )  # fmt: skip
 
 
-_seen_locked: dict[tuple[UUID, int], float] = {}
-"""Attempts (task, fence) whose row was locked when this process would have ended them, and when."""
+class _Seen(threading.local):
+    """What this sweeper saw: attempts (task, fence) whose row was locked when it would have ended
+    them, and when that was."""
+
+    def __init__(self) -> None:
+        self.locked: dict[tuple[UUID, int], float] = {}
+
+
+_seen = _Seen()
 
 type Explain = Callable[[str], str]
 """What is known here of how a worker (by its name as owner) ended; "" for nothing."""
@@ -86,7 +94,7 @@ def reclaim_task(
             raise OperationalError("the lock came late; the holders of leases beat first")
         if found is None:
             fences = Task.objects.filter(pk=task_id).values_list("fence", flat=True)
-            _seen_locked.update({(task_id, fence): asked for fence in fences})
+            _seen.locked.update({(task_id, fence): asked for fence in fences})
             return None
         task, now = found
         if task.status != states.RUNNING or task.lease_until is None or _is_spared(task):
@@ -127,9 +135,9 @@ def _is_spared(task: Task) -> bool:
     """True for two heartbeats after a look at a row that was locked: whoever locked it kept its
     holder from beating too, and that one beats first."""
     ago = time.monotonic() - 2 * conf.load().heartbeat_seconds
-    for key in [key for key, at in _seen_locked.items() if at < ago]:
-        del _seen_locked[key]
-    return (task.pk, task.fence) in _seen_locked
+    for key in [key for key, at in _seen.locked.items() if at < ago]:
+        del _seen.locked[key]
+    return (task.pk, task.fence) in _seen.locked
 
 
 def promote_due(limit: int = 100) -> int:

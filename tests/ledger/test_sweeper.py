@@ -33,7 +33,7 @@ from tests.factories import (
     submit,
 )
 from tests.ledger.stages import APPROVER, decide
-from tests.ledger.threads import PATIENCE, Crew
+from tests.ledger.threads import PATIENCE
 
 
 class Clocks:
@@ -380,7 +380,7 @@ def test_an_answer_in_its_undo_window_is_seen_coming(flow: Workflow) -> None:
 def test_a_holder_whose_row_was_locked_beats_before_a_sweeper_takes_its_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    flow, crew = make_workflow(), Crew()
+    flow = make_workflow()
     task = submit(flow)
     held = claim(flow)
     clock.offset += LEASE + 1
@@ -391,6 +391,7 @@ def test_a_holder_whose_row_was_locked_beats_before_a_sweeper_takes_its_task(
             Task.objects.select_for_update().get(pk=task.pk)
             looked.set()
             assert done.wait(PATIENCE)
+        connection.close()
 
     def sweep_meanwhile() -> Any:
         assert looked.wait(PATIENCE)
@@ -399,10 +400,12 @@ def test_a_holder_whose_row_was_locked_beats_before_a_sweeper_takes_its_task(
         finally:
             done.set()
 
-    assert crew(hold_the_row, sweep_meanwhile) == [None, None]
+    holding = threading.Thread(target=hold_the_row)
+    holding.start()
+    assert sweep_meanwhile() is None
+    holding.join(PATIENCE)
     assert sweeps.reclaim_task(task.pk, LEASE) is None, "it could not beat, and beats first"
     assert sql.beat_leases(held.owner, [held.lease], LEASE)
     clock.offset += LEASE + 1
-    monkeypatch.setitem(sweeps._seen_locked, (task.pk, held.fence), time.monotonic() - 1000)
+    monkeypatch.setitem(sweeps._seen.locked, (task.pk, held.fence), time.monotonic() - 1000)
     assert sweeps.reclaim_task(task.pk, LEASE) == states.QUEUED
-    crew.close()
