@@ -59,7 +59,7 @@ class Context:
         self.title: str = claimed.title
         self.submitted_by: str = claimed.submitted_by
         led = _read_answer(claimed)
-        asked = led is not None and "decision" in led
+        asked = led is not None and led.keys().isdisjoint({"signal", "children"})
         self.answer: dict[str, Any] | None = led if asked else None
         self.signal: dict[str, Any] | None = (led or {}).get("signal")
         self._spawned: list[Any] | None = (led or {}).get("children")

@@ -138,6 +138,7 @@ class AskApproval(Outcome):
             if kind not in ASSIGNED or not name:
                 allowed = ", ".join(f"{kind}:…" for kind in ASSIGNED)
                 raise ValueError(f"AskApproval(assignees=): {one!r} is none of {allowed}")
+        object.__setattr__(self, "assignees", list(self.assignees))
         if isinstance(self.form, type):
             object.__setattr__(self, "form", self.form.model_json_schema())
         if isinstance(self.proposal, BaseModel):

@@ -182,11 +182,10 @@ def test_the_code_of_the_release_before_can_write_what_later_migrations_made() -
     """A column that it does not know needs a default of the database's own; one that it knows
     stays. `null` alone would do too. So web and workers need not stop together."""
     loader = MigrationLoader(None, ignore_no_migrations=True)
-    released = {path.stem for path in (ROOT / "tests/upgrades/v0_1/migrations").glob("0*.py")}
     later = {
         name: migration.operations
         for (app, name), migration in loader.disk_migrations.items()
-        if app == "longwatch_ledger" and name not in released
+        if app == "longwatch_ledger" and name != "0001_initial"
     }
     assert later
     operations = [(name, one) for name, found in later.items() for one in found]
