@@ -23,12 +23,11 @@ from ledger.sql import Claimed, Unit
 from ledger.transitions.approvals import void_open_approval
 from ledger.transitions.holder import leave_running, store_unit
 from ledger.transitions.moves import (
-    complete_task,
+    end_wait,
     lock_held,
     lock_if_free,
     make_error,
     move_task,
-    requeue_task,
     skip_locked,
     update_row,
 )
@@ -209,12 +208,9 @@ def _join(task: Task, now: dt.datetime, **fields: Any) -> bool:
     if good + bad < count and not (good and waits["until"] == "any"):
         return False
     record_event(task, "promoted", SYSTEM, now, reason=states.CHILDREN, completed=good, others=bad)
-    fields["answer"] = {
-        "for_step": waits["step"], "for_turn": None, "step_index": task.step_index,
-        "children": [str(task.pk), waits["seq"]],  # a copy of this task sees the same ones
-    }  # fmt: skip
-    go = complete_task if waits["last"] else requeue_task
-    go(task, now, "join_children", **fields)
+    # By the parent's id as well: a copy of this task sees the same ones.
+    seen = {"children": [str(task.pk), waits["seq"]]}
+    end_wait(task, now, "join_children", seen, **fields)
     return True
 
 

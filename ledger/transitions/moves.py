@@ -197,6 +197,24 @@ def complete_task(
               **{"error": None, **fields})  # fmt: skip
 
 
+def end_wait(
+    task: Task,
+    now: dt.datetime,
+    edge: str,
+    told: dict[str, Any],
+    *,
+    by_holder: bool = False,
+    **fields: Any,
+) -> None:
+    """On from a wait for others: the step after it, and no other, sees what it was `told`."""
+    assert task.waits is not None
+    fields["answer"] = {
+        "for_step": task.waits["step"], "for_turn": None, "step_index": task.step_index, **told,
+    }  # fmt: skip
+    go = complete_task if task.waits["last"] else requeue_task
+    go(task, now, edge, by_holder=by_holder, **fields)
+
+
 def _move_lease(task: Task, target: str, by_holder: bool) -> dict[str, Any]:
     if task.status != states.RUNNING or target == states.RUNNING:
         return {}

@@ -24,13 +24,12 @@ from ledger.models import Signal, Task
 from ledger.sql import Claimed, Unit
 from ledger.transitions.holder import leave_running, store_unit
 from ledger.transitions.moves import (
-    complete_task,
+    end_wait,
     lock_held,
     lock_if_free,
     lock_task,
     make_error,
     move_task,
-    requeue_task,
     require_status,
     update_row,
 )
@@ -153,15 +152,10 @@ def _go_on(
     **fields: Any,
 ) -> None:  # fmt: skip
     """The wait is over: the next step sees the signal; none (None) after a timeout."""
-    assert task.waits is not None
-    fields["answer"] = {
-        "for_step": task.waits["step"], "for_turn": None, "step_index": task.step_index,
-        "signal": signal and {
-            "name": signal.name, "data": signal.data, "by": signal.by, "at": signal.at.isoformat(),
-        },
+    seen = signal and {
+        "name": signal.name, "data": signal.data, "by": signal.by, "at": signal.at.isoformat(),
     }  # fmt: skip
-    go = complete_task if task.waits["last"] else requeue_task
-    go(task, now, edge, by_holder=by_holder, **fields)
+    end_wait(task, now, edge, {"signal": seen}, by_holder=by_holder, **fields)
 
 
 def _is_awaited(task: Task, name: str, now: dt.datetime) -> bool:
