@@ -20,7 +20,7 @@ from ledger.errors import AlreadySettled, LedgerError
 from ledger.failures import describe_failure
 from ledger.models import Task, Worker
 from ledger.sql import Claimed, Unit
-from ledger.transitions import approvals, children, holder, waits
+from ledger.transitions import asking, children, holder, waits
 from ledger.workflows import (
     Again,
     AskApproval,
@@ -82,7 +82,7 @@ def plan_outcome(
             canonical.check_json(value, name)
         ask = dataclasses.replace(outcome, **shown)
         unit = _make_unit(engine, held, ctx, outcome.data, (*position, held.turn))
-        return lambda: approvals.ask_approval(held, unit, ask, workflow) and None
+        return lambda: asking.ask_approval(held, unit, ask, workflow) and None
     if isinstance(outcome, WaitFor) or (isinstance(outcome, Spawn) and outcome.children):
         there = (*position, held.turn) if last else (here + 1, workflow.steps[here + 1].name, 0)
         unit = _make_unit(engine, held, ctx, outcome.data, there)

@@ -9,7 +9,7 @@ from ledger import clock, sql, states
 from ledger.events import Actor
 from ledger.models import Task
 from ledger.sql import Claimed, Unit
-from ledger.transitions import approvals, children, holder, operators, waits
+from ledger.transitions import asking, children, holder, operators, waits
 from ledger.transitions.submit import submit_task
 from ledger.workflows import AskApproval, Child, Spawn, WaitFor, Workflow
 
@@ -88,7 +88,7 @@ def ask(held: Claimed, workflow: Workflow, **options: Any) -> Any:
     """The held task asks an approval."""
     unit = make_unit(held, workflow, result=None, next_index=held.step_index,
                      next_name=held.step_name, next_turn=held.turn)  # fmt: skip
-    return approvals.ask_approval(held, unit, AskApproval("Go on?", **options), workflow)
+    return asking.ask_approval(held, unit, AskApproval("Go on?", **options), workflow)
 
 
 def wait_for(held: Claimed, workflow: Workflow, **options: Any) -> None:

@@ -29,7 +29,7 @@ from ledger.management.checking import (
     wait_for,
 )
 from ledger.models import Spend, StepOutput, Task
-from ledger.transitions import approvals, holder, operators, sweeps
+from ledger.transitions import approvals, asking, holder, operators, sweeps
 from ledger.workflows import AskApproval
 
 A, B = "check:1:a", "check:2:b"
@@ -108,7 +108,7 @@ def try_stale_writes(bench: Bench) -> None:
         ("its end", lambda: holder.fail_task(stale, attempt)),
         ("its release", lambda: holder.release_task(stale, why="late")),
         ("its progress", lambda: holder.report_progress(stale.lease, 1.0, 2.0, "late")),
-        ("its question", lambda: approvals.ask_approval(stale, unit, ask, check)),
+        ("its question", lambda: asking.ask_approval(stale, unit, ask, check)),
         ("its artifact", hold),
     ):
         expect_refusal(LeaseLost, what, write)
@@ -268,7 +268,7 @@ def try_old_revision(bench: Bench) -> None:
 def try_approval(bench: Bench) -> None:
     task = bench.submit()
     ask = AskApproval("Is it so?")
-    request = approvals.ask_approval(bench.take(A), make_unit(0), ask, check)
+    request = asking.ask_approval(bench.take(A), make_unit(0), ask, check)
     assert request is not None
     row = read_row(task)
     seen = (row.status, row.lease_owner, row.lease_until)

@@ -1,4 +1,4 @@
-"""Questions to people: ask, answer, undo, apply, expire. Waiting holds no lease and no worker."""
+"""Answers of people: decide, undo, apply, void."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from ledger import canonical, conf, states
+from ledger import canonical, states
 from ledger.access import is_assigned
 from ledger.errors import (
     ApprovalClosed,
     DigestMismatch,
     InvalidInput,
     NotAllowed,
-    NotFound,
     UnparsableInput,
     Unserialisable,
     WrongStatus,
@@ -23,71 +22,13 @@ from ledger.errors import (
 from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Approval, ApprovalVote, Task
 from ledger.models import approvals as kinds
-from ledger.sql import Claimed, Unit
-from ledger.transitions.holder import leave_running, store_unit, supersede_outputs
-from ledger.transitions.moves import (
-    NO_REPORT,
-    complete_task,
-    lock_held,
-    lock_if_free,
-    lock_task,
-    make_error,
-    move_task,
-    requeue_task,
-    update_row,
-)
+from ledger.transitions.moves import lock_if_free, lock_task, move_task, update_row
+from ledger.transitions.overdue import find_request
 from ledger.transitions.values import list_misfits
-from ledger.workflows import AskApproval, Workflow
+from ledger.transitions.verdicts import act_on
 
 DECISIONS = {"approve": kinds.APPROVED, "reject": kinds.REJECTED, "send_back": kinds.SENT_BACK}
 RISKY = ("high",)
-
-
-def ask_approval(
-    held: Claimed, unit: Unit, ask: AskApproval, workflow: Workflow
-) -> Approval | None:
-    """running -> waiting (approval): the output, the question and the release are one commit.
-
-    Closes an open question of the task. The task stays at the step that asks until the decision
-    is applied. Returns None when the task was asked to cancel meanwhile.
-    """
-    with lock_held(held.lease, "approval request") as (task, now):
-        fields = store_unit(task, held, unit, now)
-        here = {"step_index": task.step_index, "step_name": task.step_name, "turn": task.turn}
-        fields |= here
-        void_open_approval(task, Actor("worker", held.owner), now, "asked again")
-        if task.cancel_requested:
-            leave_running(task, held, now, "ask_approval", states.CANCELLED,
-                   states.CANCELLED_BY_OPERATOR, 0, fields)  # fmt: skip
-            return None
-        names = [step.name for step in workflow.steps]
-        seconds = ask.expires if ask.expires is not None else conf.load().approval_seconds
-        request = Approval.objects.create(
-            task=task, step=task.step_name, step_index=task.step_index, turn=task.turn,
-            round=task.round, subject=canonical.clean_text(ask.subject, 500), body=ask.body,
-            payload=ask.payload, risk=ask.risk, outside_effect=ask.outside_effect,
-            money=ask.money, form=ask.form, proposal=ask.proposal,
-            digest=digest_request(ask), self_approval=workflow.self_approval, then=ask.then,
-            votes_needed=ask.votes, assignees=list(ask.assignees) or None,
-            next_step=next(iter(names[names.index(task.step_name) + 1 :]), ""),
-            steps=names,
-            send_back_to=str(ask.send_back_to or ""), on_reject=str(ask.on_reject),
-            on_expiry=str(ask.on_expiry), requested_at=now,
-            expires_at=now + dt.timedelta(seconds=seconds),
-        )  # fmt: skip
-        record_event(task, "approval_requested", Actor("worker", held.owner), now,
-                     approval=str(request.id), subject=request.subject, risk=request.risk,
-                     expires_at=request.expires_at.isoformat())  # fmt: skip
-        move_task(task, now, "ask_approval", states.WAITING, reason=states.APPROVAL,
-                  by_holder=True, **fields)  # fmt: skip
-        return request
-
-
-def digest_request(ask: AskApproval) -> str:
-    """SHA-256 of what people are shown; an answer carries it, so nobody approves unseen text."""
-    return canonical.digest_json(
-        [ask.subject, ask.body, ask.payload, ask.form, ask.proposal, ask.risk]
-    )
 
 
 def void_open_approval(task: Task, actor: Actor, now: dt.datetime, why: str) -> None:
@@ -119,7 +60,7 @@ def decide_approval(
     NotAllowed, InvalidInput, NotFound. The deadline is read after the row lock, so it holds with
     every sweeper stopped.
     """
-    request = _find_request(approval_id)
+    request = find_request(approval_id)
     with lock_task(request.task_id) as (task, now):
         request = Approval.objects.select_for_update().get(pk=request.pk)
         _check_open(request, now)
@@ -165,12 +106,12 @@ def _decide(
     if undo > 0:
         return move_task(task, now, "decide_approval", states.WAITING, reason=states.DECIDED,
                          available_at=acts_at)  # fmt: skip
-    _apply(request, task, now, "apply_decision")
+    act_on(request, task, now, "apply_decision")
 
 
 def undo_decision(approval_id: UUID | str, *, actor: Actor) -> None:
     """waiting (decided) -> waiting (approval): only before the decision takes effect."""
-    request = _find_request(approval_id)
+    request = find_request(approval_id)
     with lock_task(request.task_id) as (task, now):
         request = Approval.objects.select_for_update().get(pk=request.pk)
         late = request.applied_at is not None or task.available_at <= now
@@ -201,114 +142,8 @@ def apply_decision(task_id: UUID) -> bool:
             .latest("decided_at")
         )
         record_event(task, "promoted", SYSTEM, now, reason=states.DECIDED, approval=str(request.id))
-        _apply(request, task, now, "apply_decision")
+        act_on(request, task, now, "apply_decision")
         return True
-
-
-def expire_approval(approval_id: UUID) -> bool:
-    """waiting -> dead (approval_expired), or what the workflow says; silence is never a yes."""
-    request = _find_request(approval_id)
-    with lock_if_free(request.task_id) as found:
-        if found is None:
-            return False
-        task, now = found
-        request = Approval.objects.select_for_update().get(pk=request.pk)
-        if request.status != kinds.OPEN or request.expires_at > now:
-            return False
-        Approval.objects.filter(pk=request.pk).update(
-            status=kinds.EXPIRED, decided_at=now, decided_by=str(SYSTEM), applied_at=now
-        )
-        request.status = kinds.EXPIRED
-        record_event(task, "approval_expired", SYSTEM, now, approval=str(request.id),
-                     consequence=request.on_expiry)  # fmt: skip
-        if task.status == states.WAITING:
-            _apply(request, task, now, "expire_approval")
-        else:
-            update_row(task, {"updated_at": now})
-        return True
-
-
-def _apply(request: Approval, task: Task, now: dt.datetime, edge: str) -> None:
-    """Move a waiting task where the closed `request` leads."""
-    Approval.objects.filter(pk=request.pk).update(applied_at=now)
-    fields: dict[str, Any] = {"answer": describe_answer(request)}
-    if request.status == kinds.APPROVED:
-        return _go_on(request, task, now, edge, fields)
-    if request.status == kinds.SENT_BACK:
-        return _go_back(request, task, now, edge, fields, request.send_back_to)
-    rule = request.on_expiry if request.status == kinds.EXPIRED else request.on_reject
-    if request.status == kinds.EXPIRED and rule == "reject":
-        rule = request.on_reject
-    if rule == "dead":
-        return _end(task, now, edge, states.DEAD, states.APPROVAL_EXPIRED, request, fields)
-    if rule == "fail":
-        return _end(task, now, edge, states.FAILED, states.APPROVAL_REJECTED, request, fields)
-    _go_back(request, task, now, edge, fields, rule)
-
-
-def describe_answer(request: Approval) -> dict[str, Any]:
-    """What the units that a closed request led to see of it."""
-    return {
-        "decision": request.decision or request.status, "values": request.values,
-        "comment": request.comment, "by": request.decided_by, "approval": str(request.id),
-        "step": request.step, "step_index": request.step_index,
-    }  # fmt: skip
-
-
-def _end(
-    task: Task, now: dt.datetime, edge: str, target: str, reason: str, request: Approval,
-    fields: dict[str, Any],
-) -> None:  # fmt: skip
-    kind = "ApprovalExpired" if target == states.DEAD else "ApprovalRejected"
-    error = make_error(task, kind, request.comment or f"{request.subject}: {request.status}")
-    record_event(task, target, SYSTEM, now, reason=reason, error=error)
-    move_task(task, now, edge, target, reason=reason, error=error, **fields)
-
-
-def _go_on(
-    request: Approval, task: Task, now: dt.datetime, edge: str, fields: dict[str, Any]
-) -> None:
-    """An approval: the next step, this one again, or (on a last step) the end."""
-    name = request.next_step
-    if request.then == "again":
-        _lead_to(fields, task.step_name, task.turn + 1)
-        fields |= {"turn": task.turn + 1}
-    elif name:
-        _lead_to(fields, name)
-        fields |= {"step_index": task.step_index + 1, "step_name": name, "turn": 0}
-    else:
-        return complete_task(task, now, edge, **fields)
-    requeue_task(task, now, edge, **fields)
-
-
-def _go_back(
-    request: Approval, task: Task, now: dt.datetime, edge: str, fields: dict[str, Any], to: str
-) -> None:
-    """Send back, or a rejection that leads to a step: a person's restart, with the comment."""
-    index = request.steps.index(to)
-    supersede_outputs(task, index, task.round + 1, request.steps[index:])
-    feedback = {"comment": request.comment, "values": request.values, "by": request.decided_by}
-    record_event(task, "repaired", SYSTEM, now, to=to, round=task.round + 1,
-                 feedback=feedback, by_workflow=False)  # fmt: skip
-    _lead_to(fields, to)
-    fields |= {"round": task.round + 1, "step_index": index, "step_name": to, "turn": 0,
-               "feedback": feedback, **NO_REPORT}  # fmt: skip
-    requeue_task(task, now, edge, **fields)
-
-
-def _lead_to(fields: dict[str, Any], step: str, turn: int | None = None) -> None:
-    """Say which units see the answer: those of `step`, or its one `turn`.
-
-    No others: a later question would be answered by this one's yes.
-    """
-    fields["answer"] |= {"for_step": step, "for_turn": turn}
-
-
-def _find_request(approval_id: UUID | str) -> Approval:
-    request = Approval.objects.filter(pk=approval_id).first()
-    if request is None:
-        raise NotFound("approval", approval_id)
-    return request
 
 
 def _check_open(request: Approval, now: dt.datetime) -> None:

@@ -15,7 +15,6 @@ from ledger.events import Actor, record_event
 from ledger.ids import make_id
 from ledger.models import Approval, Artifact, Task
 from ledger.sql.copying import copy_outputs
-from ledger.transitions.approvals import describe_answer
 from ledger.transitions.moves import lock_task, update_row
 from ledger.transitions.operators import check_reason
 from ledger.transitions.rebuilding import (
@@ -26,6 +25,7 @@ from ledger.transitions.rebuilding import (
     record_spilled,
 )
 from ledger.transitions.submit import Draft, check_input, check_key, find_same, store_draft
+from ledger.transitions.verdicts import describe_answer
 from ledger.workflows import Workflow
 
 KEPT = (

@@ -21,7 +21,7 @@ from django.db.models.expressions import RawSQL
 from ledger import clock, conf, limits, sql, states
 from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Approval, Event, Task
-from ledger.transitions import approvals, children, waits
+from ledger.transitions import approvals, children, overdue, waits
 from ledger.transitions.holder import describe_reason
 from ledger.transitions.moves import lock_if_free, make_error, move_task, skip_locked
 
@@ -239,7 +239,7 @@ def expire_approvals(limit: int = 100) -> int:
     over = Approval.objects.filter(status="open", expires_at__lte=clock.now()).order_by(
         "expires_at"
     )
-    return move_each(over.values_list("id", flat=True)[:limit], approvals.expire_approval)
+    return move_each(over.values_list("id", flat=True)[:limit], overdue.expire_approval)
 
 
 def enforce_limits(limit: int = 100) -> int:

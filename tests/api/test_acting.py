@@ -11,7 +11,7 @@ import pytest
 from ledger import sql
 from ledger.models import Approval, Signal, Task
 from ledger.sql import Unit
-from ledger.transitions.approvals import ask_approval
+from ledger.transitions.asking import ask_approval
 from ledger.workflows import AskApproval, Workflow
 from tests.api.conftest import Api
 

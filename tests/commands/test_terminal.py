@@ -17,7 +17,7 @@ from ledger.events import Actor
 from ledger.models import ApiToken, Approval, Artifact, Task
 from ledger.sql import Unit
 from ledger.tokens import find_token
-from ledger.transitions.approvals import ask_approval
+from ledger.transitions.asking import ask_approval
 from ledger.transitions.submit import submit_task
 from ledger.workflows import AskApproval, Workflow
 from tests.commands.conftest import Manage

@@ -22,6 +22,7 @@ from ledger.transitions import (
     holder,
     operators,
     outputs,
+    overdue,
     sweeps,
     waits,
 )
@@ -161,7 +162,7 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "reclaim_task": lambda: sweeps.reclaim_task(key, LEASE),
         "promote_due": sweeps.promote_due,
         "apply_decision": lambda: approvals.apply_decision(key),
-        "expire_approval": lambda: approvals.expire_approval(stage.request.id),
+        "expire_approval": lambda: overdue.expire_approval(stage.request.id),
         "enforce_limit": lambda: sweeps.enforce_limit(key),
         "decide_approval": lambda: decide(stage.request, undo=8.0),
         "undo_decision": lambda: approvals.undo_decision(stage.request.id, actor=APPROVER),

@@ -34,6 +34,7 @@ from ledger.models import Approval, Spend, StepOutput, Task
 from ledger.sql import Claimed, Unit
 from ledger.transitions import (
     approvals,
+    asking,
     children,
     edits,
     forks,
@@ -278,7 +279,7 @@ class Ledger(RuleBasedStateMachine):
             risk=self.choose("low", "low", "high"),
         )  # fmt: skip
         unit = self.make_unit(held, "ask")
-        self.settle(held, live, lambda: approvals.ask_approval(held, unit, question, self.flow))
+        self.settle(held, live, lambda: asking.ask_approval(held, unit, question, self.flow))
 
     def await_signal(self) -> None:
         held, live = self.choose_lease()

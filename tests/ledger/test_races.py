@@ -19,7 +19,7 @@ from ledger.events import Actor
 from ledger.models import Approval, Event, Spend, StepOutput, Task
 from ledger.runner import Engine
 from ledger.sql import Claimed
-from ledger.transitions import approvals, holder, operators, sweeps
+from ledger.transitions import approvals, holder, operators, overdue, sweeps
 from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow, registered
 from tests.factories import (
@@ -264,7 +264,7 @@ def test_a_question_is_closed_once(flow: Workflow, together: Crew) -> None:
             lambda: decide(request.pk, decision="approve", actor=APPROVER, **given),  # noqa: B023
             lambda: decide(request.pk, decision="reject", actor=no, **given),  # noqa: B023
             lambda: operators.cancel_task(request.task_id, actor=OPERATOR),  # noqa: B023
-            lambda: approvals.expire_approval(request.pk),  # noqa: B023
+            lambda: overdue.expire_approval(request.pk),  # noqa: B023
         )
         task = Task.objects.get(pk=request.task_id)
         kinds = list(task.events.filter(kind__in=closings).values_list("kind", flat=True))
