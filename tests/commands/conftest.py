@@ -46,14 +46,14 @@ def manage(site_env: dict[str, str]) -> Manage:
 class Product:
     """A running `manage.py up` in a process group of its own."""
 
-    def __init__(self, env: dict[str, str], log: Path, *arguments: str) -> None:
+    def __init__(self, env: dict[str, str], log: Path, *arguments: str, root: Path = ROOT) -> None:
         self.port = find_free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         with log.open("wb") as file:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "up", "--port", str(self.port), *arguments],
-                cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                cwd=root, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                 process_group=0,
             )  # fmt: skip
         self.seen: dict[int, psutil.Process] = {}

@@ -92,6 +92,8 @@ class ToyCluster:
 
     command: tuple[str, ...] = ("-m", "django", "qcluster", "--workers", "2")
     workers = 2
+    root = ROOT
+    """Whose code it is."""
 
     def __init__(self, folder: Path, url: str, **environment: str | float) -> None:
         self.database = ToyDatabase(url)
@@ -111,7 +113,7 @@ class ToyCluster:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *self.command],
-                cwd=ROOT,
+                cwd=self.root,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -98,12 +98,12 @@ def sign_in(product: Product, link: str) -> str:
     return found[0]
 
 
-def make_token(env: dict[str, str]) -> str:
-    """A token that may do everything."""
+def make_token(env: dict[str, str], root: Path = ROOT) -> str:
+    """A token that may do everything, made by the code in that folder."""
     command = "token create outage --scope read,submit,operate,approve"
     done = subprocess.run(
         [sys.executable, "manage.py", *command.split()],
-        cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=True,
+        cwd=root, env=env, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     return done.stdout.split()[-1]
 
