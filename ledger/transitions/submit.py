@@ -64,12 +64,22 @@ def submit_tasks(items: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[tu
             if isinstance(workflow, str):
                 workflow = find(workflow, item.get("version"))
             drafts.append(draft_task(**{**item, "workflow": workflow, "actor": actor}))
-    stored = []
+    # They run in the order given and are stored in the order of their keys: batches that share some
+    # wait for each other's, and never in a circle.
+    begun = clock.read()
+    for number, draft in enumerate(drafts):
+        rank = rank_at(begun, draft.columns["priority"]) + number
+        draft.columns.update(id=make_id(), rank=rank)
+    stored = {}
     with sql.atomic():
-        for number, draft in enumerate(drafts):
+        for number in sorted(range(len(drafts)), key=lambda n: _read_key(drafts[n])):
             with _naming_item(number):
-                stored.append(store_draft(draft))
-    return stored
+                stored[number] = store_draft(drafts[number])
+    return [stored[number] for number in range(len(drafts))]
+
+
+def _read_key(draft: Draft) -> str:
+    return draft.columns["idempotency_key"] or ""
 
 
 @contextlib.contextmanager
@@ -152,7 +162,7 @@ def store_draft(draft: Draft) -> tuple[Task, bool]:
 
 
 def _insert_task(columns: dict[str, Any], actor: Actor, not_before: dt.datetime | None) -> Task:
-    columns |= {"id": make_id(), "status": states.QUEUED, "event_seq": 1}
+    columns = {"id": make_id(), **columns, "status": states.QUEUED, "event_seq": 1}
     note = {"title": columns["title"], "lane": columns["lane"], "until": None}
     if not_before is not None and not_before > clock.read():
         columns |= {

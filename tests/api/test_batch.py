@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from ledger import client, clock, limits, sql
 from ledger.errors import IdempotencyConflict, InvalidInput, LimitReached
@@ -15,6 +15,7 @@ from ledger.models import Event, Task
 from ledger.transitions.submit import MAX_BATCH
 from ledger.workflows import Workflow
 from tests.api.conftest import Api
+from tests.ledger.threads import Crew
 
 pytestmark = pytest.mark.both_databases
 
@@ -101,24 +102,40 @@ def test_the_same_batch_sent_twice_at_once_is_stored_once(
 ) -> None:
     api = login()
     items = [make_item(str(n), key=f"k{n}") for n in range(20)]
-    gate = threading.Barrier(3)
-    answers: list[Any] = []
-
-    def send() -> None:
-        try:
-            gate.wait(20)
-            answers.append(api.post("/tasks/batch", {"items": items}))
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=send) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    answers = send_at_once(api, items, items, items)
     assert sorted(answer.status for answer in answers) == [200, 200, 201]
     assert len({tuple(one["id"] for one in answer.json["items"]) for answer in answers}) == 1
     assert Task.objects.count() == 20
+
+
+def send_at_once(api: Api, *batches: list[dict[str, Any]]) -> list[Any]:
+    """The answers to batches that are sent in the same instant."""
+    crew = Crew()
+    answers = crew(*[
+        functools.partial(api.post, "/tasks/batch", {"items": items}) for items in batches
+    ])  # fmt: skip
+    crew.close()
+    return answers
+
+
+@pytest.mark.django_db(transaction=True)
+def test_batches_with_the_same_keys_in_another_order_never_wait_in_a_circle(
+    transactional_db: None, login: Callable[..., Api], workflow: Workflow
+) -> None:
+    items = [make_item(str(n), key=f"k{n}") for n in range(60)]
+    answers = send_at_once(login(), items, items[::-1])
+    assert sorted(answer.status for answer in answers) == [200, 201]
+    one, other = ([task["id"] for task in answer.json["items"]] for answer in answers)
+    assert one == other[::-1]
+    assert Task.objects.count() == 60
+
+
+def test_a_batch_is_worked_off_in_its_own_order_whatever_its_keys(api: Api) -> None:
+    items = [make_item(title=str(n), key=f"k{9 - n}") for n in range(5)] + [make_item(title="5")]
+    page = api.post("/tasks/batch", {"items": items}).expect(201)
+    ranked = Task.objects.order_by("rank", "id").values_list("title", flat=True)
+    assert list(ranked) == list("012345")
+    assert [one["id"] for one in page["items"]] == sorted(one["id"] for one in page["items"])
 
 
 def test_a_batch_of_the_client_shares_the_callers_transaction(db: None, workflow: Workflow) -> None:

@@ -31,7 +31,7 @@ TRIALS = 200 if PROOF else 12
 pytestmark = [
     pytest.mark.both_databases,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900 if PROOF else 120),
     pytest.mark.case(46),
 ]
 
