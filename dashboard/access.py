@@ -17,6 +17,7 @@ from django.utils.cache import add_never_cache_headers, patch_vary_headers
 from dashboard.htmx import HtmxDetails, wants_part
 from dashboard.outages import show_outage
 from ledger.access import ADMIN, APPROVE, OPERATE, READ, SUBMIT, list_scopes
+from ledger.api.edge import answer_request, name_stranger, refuse_request, tell_request_id
 from ledger.errors import LedgerError
 from ledger.events import Actor
 from ledger.sql import is_outage
@@ -53,14 +54,16 @@ def allow[**P](scope: str) -> Callable[[View[P]], Callable[..., HttpResponseBase
     def decorate(view: View[P]) -> Callable[..., HttpResponseBase]:
         @functools.wraps(view)
         def run_view(request: Any, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
-            try:
-                response = _check_scope(request, scope) or view(request, *args, **kwargs)
-            except LedgerError as error:
-                response = _explain_error(request, error)
-            except (DatabaseError, InterfaceError) as error:
-                if not is_outage(error):
-                    raise
-                response = show_outage(request, error)
+            with answer_request(request) as call:
+                try:
+                    response = _check_scope(request, scope) or view(request, *args, **kwargs)
+                except LedgerError as error:
+                    response = _explain_error(request, error)
+                except (DatabaseError, InterfaceError) as error:
+                    if not is_outage(error):
+                        raise
+                    response = show_outage(request, error)
+            tell_request_id(response, call)
             patch_vary_headers(response, ["HX-Request"])
             add_never_cache_headers(response)
             return response
@@ -82,6 +85,7 @@ def _explain_error(request: Any, error: LedgerError) -> HttpResponse:
 def _check_scope(request: Any, needed: str) -> HttpResponse | None:
     """The refusal, or None after noting on the request who asks and what they may do."""
     if not request.user.is_authenticated:
+        refuse_request(request, name_stranger(request), "not signed in")
         if wants_part(request):
             return HttpResponse(status=401)
         back = request.get_full_path() if request.method == "GET" else reverse("dashboard:overview")
@@ -95,6 +99,7 @@ def _check_scope(request: Any, needed: str) -> HttpResponse | None:
     )
     if needed in request.scopes:
         return None
+    refuse_request(request, request.actor, f"It takes the role {ROLE_NAMES[needed]}.")
     if wants_part(request):
         return HttpResponse(status=403)
     return render(request, "dashboard/forbidden.html", {"needed": ROLE_NAMES[needed]}, status=403)

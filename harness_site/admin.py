@@ -10,9 +10,8 @@ from django.contrib.auth.models import Group, User
 from django.forms import CheckboxSelectMultiple
 from django.http import HttpRequest
 
-from ledger import clock
 from ledger.access import ROLES, is_admin
-from ledger.models import AuditEntry
+from ledger.auditing import write_entry
 
 admin.site.unregister([User, Group])
 
@@ -76,6 +75,13 @@ class PersonAdmin(ByRole, UserAdmin):  # type: ignore[type-arg]  # generic in th
             return False
         return super().has_change_permission(request, obj)
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        """The user, with what was true before the form is saved."""
+        person = super().get_object(request, object_id, from_field)
+        if person is not None:
+            person.described = describe_person(person)
+        return person
+
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         """On record in the audit log too."""
         record_person(request, "add_user", obj)
@@ -89,15 +95,19 @@ class PersonAdmin(ByRole, UserAdmin):  # type: ignore[type-arg]  # generic in th
 
 def record_person(request: HttpRequest, action: str, person: Any) -> None:
     """Write down who gave whom which roles."""
-    AuditEntry.objects.create(
-        at=clock.read(), actor=f"user:{request.user.pk}", action=action,
-        target=f"user:{person.pk}", address=request.META.get("REMOTE_ADDR", ""),
-        after={
-            "username": person.get_username(), "active": person.is_active,
-            "superuser": person.is_superuser,
-            "groups": sorted(person.groups.values_list("name", flat=True)),
-        },
+    write_entry(
+        f"user:{request.user.pk}", action, f"user:{person.pk}",
+        before=getattr(person, "described", None), after=describe_person(person),
     )  # fmt: skip
+
+
+def describe_person(person: Any) -> dict[str, Any]:
+    """What of a user is on record: name and roles, no password."""
+    return {
+        "username": person.get_username(), "active": person.is_active,
+        "superuser": person.is_superuser,
+        "groups": sorted(person.groups.values_list("name", flat=True)),
+    }  # fmt: skip
 
 
 @admin.register(Group)

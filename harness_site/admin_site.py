@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
@@ -12,6 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from ledger.access import is_admin
+from ledger.api.edge import noting_refusals
 
 HIDDEN = frozenset({"django_q"})
 """Apps whose tables hold nothing of ours: the queue is the ledger."""
@@ -27,6 +30,19 @@ class LongwatchAdmin(AdminSite):
     def has_permission(self, request: HttpRequest) -> bool:
         """By role, as everywhere; Django's staff flag plays no part."""
         return is_admin(request.user)
+
+    def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Any:
+        """Every page: on record with its address, and a refusal by what was asked for."""
+        inner = super().admin_view(view, cacheable)
+
+        @functools.wraps(view)
+        def run_view(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            with noting_refusals(request):
+                if request.user.is_authenticated and not self.has_permission(request):
+                    raise PermissionDenied
+                return inner(request, *args, **kwargs)
+
+        return run_view
 
     def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
         """What is hidden is not registered."""

@@ -15,7 +15,7 @@ import re
 from typing import TYPE_CHECKING, Any, BinaryIO
 from uuid import UUID
 
-from ledger import blobs, canonical, clock, conf, queries, sql
+from ledger import auditing, blobs, canonical, clock, conf, queries, sql
 from ledger.durability import require_durable
 from ledger.errors import InvalidInput, NotFound, Unserialisable
 from ledger.ids import make_id
@@ -102,6 +102,7 @@ def store_upload(
     with sql.atomic():
         write_blob_rows([stored])
         Artifact.objects.bulk_create([artifact])
+        auditing.audit_upload(actor, artifact, stored.size)
     return Artifact.objects.select_related("blob").get(pk=artifact.pk)
 
 

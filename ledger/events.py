@@ -76,15 +76,20 @@ def record_event(
     step: str | None = None,
     turn: int | None = None,
     fence: int | None = None,
+    audited: bool = True,
     **data: Any,
 ) -> Event:
     """Append one event and raise `task.event_seq` on the object; the caller stores that number.
 
     The row of `task` must be locked by the caller's transaction. Position and fence are the
-    task's unless given.
+    task's unless given. `audited` is False where the caller writes the audit entry itself.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown event kind {kind!r}")
+    if (
+        audited and (watch := vars(task).get("watch")) is not None
+    ):  # ledger.auditing, of a task that is locked
+        watch.note_event(kind, actor, data)
     task.event_seq += 1
     return Event.objects.create(
         task_id=task.id,

@@ -6,12 +6,14 @@ import datetime as dt
 import hashlib
 import secrets
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 from django.db.models import BooleanField, ExpressionWrapper, Q
 
-from ledger import clock
+from ledger import clock, sql
 from ledger.access import SCOPES
+from ledger.auditing import write_entry
 from ledger.errors import InvalidInput
 from ledger.models import ApiToken
 
@@ -48,7 +50,9 @@ def make_token(
         created_at=now,
         expires_at=None if days is None else now + dt.timedelta(days=days),
     )
-    ApiToken.objects.bulk_create([row])
+    with sql.atomic():
+        ApiToken.objects.bulk_create([row])
+        write_entry(created_by, "create_token", name_row(row), at=now, after=describe_token(row))
     return row, text
 
 
@@ -64,10 +68,36 @@ def find_token(text: str) -> ApiToken | None:
     return row
 
 
-def revoke_token(token_id: UUID) -> bool:
-    """Make a token invalid for good; False when there is none to revoke."""
-    lives = ApiToken.objects.filter(pk=token_id, revoked_at__isnull=True)
-    return bool(lives.update(revoked_at=clock.now()))
+def name_token(text: str) -> str:
+    """`token:ID` of a text that is a token's, also of one that ended; else empty."""
+    key = ApiToken.objects.filter(digest=_hash_text(text)).values_list("pk", flat=True).first()
+    return f"token:{key}" if key else ""
+
+
+def revoke_token(token_id: UUID, *, by: str) -> bool:
+    """Make a token invalid for good, on record; False when there is none to revoke."""
+    with sql.atomic():
+        row = ApiToken.objects.filter(pk=token_id, revoked_at__isnull=True).first()
+        if row is None or not ApiToken.objects.filter(pk=row.pk, revoked_at__isnull=True).update(
+            revoked_at=clock.now()
+        ):
+            return False
+        write_entry(by, "revoke_token", name_row(row), reason=row.name)
+    return True
+
+
+def name_row(row: ApiToken) -> str:
+    """The token as actors and targets are written: `token:ID`."""
+    return f"token:{row.pk}"
+
+
+def describe_token(row: ApiToken) -> dict[str, Any]:
+    """What of a token is on record: nothing that its text could be found by."""
+    return {
+        "name": row.name,
+        "scopes": row.scopes,
+        "expires_at": row.expires_at.isoformat() if row.expires_at else None,
+    }
 
 
 def _hash_text(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import auth
@@ -14,13 +16,29 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from dashboard.login import spend_link
+from ledger.api.edge import NOBODY, answer_request, read_address, tell_request_id
+from ledger.auditing import record_refusal, write_entry
 from ledger.events import Actor
 from ledger.transitions import sign_ins
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
+def note_request(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """What the view puts on record has the request's address and id."""
+
+    @functools.wraps(view)
+    def run_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        with answer_request(request) as call:
+            response = view(request, *args, **kwargs)
+        tell_request_id(response, call)
+        return response
+
+    return run_view
+
+
 @require_http_methods(["GET", "HEAD", "POST"])
+@note_request
 def sign_in(request: HttpRequest) -> HttpResponse:
     """The form; a wrong name and a wrong password read the same, and tries are counted."""
     goal = choose_goal(request)
@@ -71,20 +89,15 @@ def name_goal(goal: str) -> str:
     return parts[1] if len(parts) > 1 and len(parts[1]) == 36 else "/".join(parts)
 
 
-def read_address(request: HttpRequest) -> str:
-    """Who asks: what a proxy on this machine says, as nobody else comes from loopback."""
-    address = str(request.META.get("REMOTE_ADDR") or "")
-    if address in {"", "127.0.0.1", "::1"}:
-        forwarded = request.headers.get("X-Forwarded-For", "")
-        return forwarded.rpartition(",")[2].strip() or address
-    return address
-
-
 @require_GET
+@note_request
 def follow_link(request: HttpRequest, key: str, token: str) -> HttpResponse:
     """Sign in by the one-time link and go on; a link that was followed before says so."""
     user = spend_link(key, token)
-    if user is not None:
+    if user is None:
+        record_refusal(name_user(request) or NOBODY, "sign_in_link", "")
+    else:
+        write_entry(Actor("user", str(user.pk)), "sign_in_link", f"user:{user.pk}")
         auth.login(request, user, backend=BACKEND)  # type: ignore[arg-type]
     if request.user.is_authenticated:  # also on a second click in the browser that spent the link
         response: HttpResponse = HttpResponseRedirect(choose_goal(request))
@@ -94,9 +107,17 @@ def follow_link(request: HttpRequest, key: str, token: str) -> HttpResponse:
     return response
 
 
+def name_user(request: HttpRequest) -> str:
+    """`user:3` of who is signed in; else empty."""
+    return f"user:{request.user.pk}" if request.user.is_authenticated else ""
+
+
 @require_POST
+@note_request
 def sign_out(request: HttpRequest) -> HttpResponse:
     """End the session."""
+    if who := name_user(request):
+        write_entry(who, "sign_out", who)
     auth.logout(request)
     return HttpResponseRedirect(reverse("dashboard:login"))
 

@@ -15,6 +15,7 @@ from django.utils.functional import cached_property
 from django.utils.html import format_html
 
 from ledger.access import is_admin
+from ledger.api.edge import noting_refusals
 
 MAX_ROWS = 2_000
 """Rows that a list pages through; beyond them one searches."""
@@ -41,7 +42,21 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # generic in the s
         return int(rows[:MAX_ROWS].count())
 
 
-class AdminOnly(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the stubs only
+class OnRecord:
+    """Pages of the admin whose writes, and whose refusals, are in the audit log."""
+
+    def changelist_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """The list, and what is done to the rows that are ticked."""
+        with noting_refusals(request):
+            return super().changelist_view(request, *args, **kwargs)  # type: ignore[misc]
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """The page of a row."""
+        with noting_refusals(request):
+            return super().changeform_view(request, *args, **kwargs)  # type: ignore[misc]
+
+
+class AdminOnly(OnRecord, admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the stubs only
     """For superusers and the group `admin`; nothing is added or deleted here."""
 
     paginator = BoundedPaginator

@@ -149,7 +149,6 @@ class TaskForm(forms.ModelForm):  # type: ignore[type-arg]  # generic in the stu
             edit_task(
                 self.instance.pk, changes=changes, actor=Actor("user", str(self.request.user.pk)),
                 reason=values["reason"], revision=values["revision"],
-                address=self.request.META.get("REMOTE_ADDR", ""),
             )  # fmt: skip
         except InvalidInput as error:
             name = re.split(r"[.\[]", error.field)[0]

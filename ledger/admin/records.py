@@ -7,7 +7,6 @@ from typing import Any
 from django.contrib import admin, messages
 from django.http import HttpRequest
 
-from ledger import clock
 from ledger.admin.base import AdminOnly, show_field
 from ledger.models import (
     ApiToken,
@@ -135,11 +134,6 @@ class TokenAdmin(RecordAdmin):
     @admin.action(description="Revoke the selected tokens for good")
     def revoke_tokens(self, request: HttpRequest, queryset: Any) -> None:
         """End each, on record."""
-        ended = [row for row in queryset if revoke_token(row.pk)]
-        for row in ended:
-            AuditEntry.objects.create(
-                at=clock.read(), actor=f"user:{request.user.pk}", action="revoke_token",
-                target=f"token:{row.pk}", reason=row.name,
-                address=request.META.get("REMOTE_ADDR", ""),
-            )  # fmt: skip
+        by = f"user:{request.user.pk}"
+        ended = [row for row in queryset if revoke_token(row.pk, by=by)]
         self.message_user(request, f"{len(ended)} revoked.", messages.SUCCESS)

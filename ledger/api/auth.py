@@ -12,9 +12,10 @@ from ninja.security import APIKeyCookie, HttpBearer
 from ninja.utils import check_csrf
 
 from ledger.access import list_scopes
+from ledger.api.edge import NOBODY, name_stranger, refuse_request
 from ledger.errors import NotAllowed
 from ledger.events import Actor
-from ledger.tokens import find_token
+from ledger.tokens import find_token, name_token
 
 
 class CsrfFailed(NotAllowed):
@@ -40,6 +41,8 @@ class TokenAuth(HttpBearer):
             return None
         caller = super().__call__(request)
         if caller is None:
+            text = request.headers["Authorization"].rpartition(" ")[2]
+            refuse_request(request, name_token(text) or NOBODY, "no valid token")
             raise AuthenticationError
         return caller  # type: ignore[no-any-return]
 
@@ -64,8 +67,10 @@ class SessionAuth(APIKeyCookie):
         """As above. A stranger is told to sign in before anything about CSRF."""
         user: Any = getattr(request, "user", None)
         if user is None or not user.is_authenticated:
+            refuse_request(request, name_stranger(request), "not signed in")
             return None
         if check_csrf(request) is not None:
+            refuse_request(request, Actor("user", str(user.pk)), "without the CSRF token")
             raise CsrfFailed("Send the CSRF token of your session in X-CSRFToken.")
         return Caller(Actor("user", str(user.pk)), list_scopes(user))
 
@@ -81,5 +86,7 @@ def require_any(request: HttpRequest, *scopes: str) -> tuple[Actor, frozenset[st
     caller: Caller = request.auth  # type: ignore[attr-defined]
     if caller.scopes.isdisjoint(scopes):
         wanted = " or ".join(map(repr, scopes))
-        raise NotAllowed(f"This needs the scope {wanted}, which the caller does not have.")
+        error = NotAllowed(f"This needs the scope {wanted}, which the caller does not have.")
+        refuse_request(request, caller.actor, str(error))
+        raise error
     return caller.actor, caller.scopes

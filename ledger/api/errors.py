@@ -30,6 +30,7 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.responses import Response
 
+from ledger.api.edge import answer_request, tell_request_id
 from ledger.api.parsing import clean_name
 from ledger.canonical import clean_text
 from ledger.errors import LedgerError
@@ -91,7 +92,9 @@ def wrap_view(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespon
         head = request.method == "HEAD"
         if head:
             request.method = "GET"
-        response = view(request, *args, **kwargs)
+        with answer_request(request) as call:
+            response = view(request, *args, **kwargs)
+        tell_request_id(response, call)
         if response.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             allow = response.headers["Allow"]
             detail = f"{request.method} is not possible here; {allow} is."

@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from ledger import canonical, states
 from ledger.access import is_assigned
+from ledger.auditing import audit_refusal
 from ledger.errors import (
     ApprovalClosed,
     DigestMismatch,
@@ -43,6 +44,7 @@ def void_open_approval(task: Task, actor: Actor, now: dt.datetime, why: str) -> 
         record_event(task, "approval_voided", actor, now, approval=str(request.id), why=why)
 
 
+@audit_refusal("approval_voted", "approval")
 def decide_approval(
     approval_id: UUID | str,
     *,

@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import DataError, IntegrityError
 from django.db.models import Q
 
-from ledger import bounds, canonical, clock, conf, limits, queries, registry, sql, states
+from ledger import auditing, bounds, canonical, clock, conf, limits, queries, registry, sql, states
 from ledger.errors import (
     InvalidInput,
     PayloadTooLarge,
@@ -24,7 +24,7 @@ from ledger.errors import (
     WrongStatus,
 )
 from ledger.events import Actor, record_event, shorten_values
-from ledger.models import AuditEntry, StepOutput, Task
+from ledger.models import StepOutput, Task
 from ledger.transitions.approvals import void_open_approval
 from ledger.transitions.holder import forget_answer
 from ledger.transitions.moves import FRESH_UNIT, NO_FLAGS, lock_task, move_task, update_row
@@ -67,7 +67,6 @@ def edit_task(
     actor: Actor,
     reason: str,
     revision: int,
-    address: str = "",
 ) -> None:
     """Any status to itself, or of an unfinished, failed or dead task to one of STATUSES.
 
@@ -84,14 +83,12 @@ def edit_task(
         raise InvalidInput(unknown[0], "is not to be edited")
     try:
         with lock_task(task_id, revision) as (task, now):
-            _edit(task, now, dict(changes), actor, reason, address)
+            _edit(task, now, dict(changes), actor, reason)
     except (IntegrityError, DataError) as error:
         raise InvalidInput("changes", f"the database refuses them: {error}") from None
 
 
-def _edit(
-    task: Task, now: dt.datetime, changes: dict[str, Any], actor: Actor, reason: str, address: str
-) -> None:
+def _edit(task: Task, now: dt.datetime, changes: dict[str, Any], actor: Actor, reason: str) -> None:
     if task.status in states.FINAL and not FINAL_EDITABLE.issuperset(changes):
         raise WrongStatus("edit more than title and tags of", task.status, FORK_HINT)
     target = _choose_target(task, changes)
@@ -111,12 +108,13 @@ def _edit(
     before = {name: _show(name, getattr(task, name)) for name in ("status", *columns)}
     after = {name: _show(name, new) for name, new in ({"status": target} | columns).items()}
     record_event(
-        task, "edited", actor, now, reason=reason, taken_from=task.lease_owner,
+        task, "edited", actor, now, audited=False, reason=reason, taken_from=task.lease_owner,
         superseded=superseded, before=shorten_values(before), after=shorten_values(after),
     )  # fmt: skip
-    AuditEntry.objects.create(
-        at=now, actor=str(actor), action="edit_task", target=f"task:{task.pk}", task=task.pk,
-        reason=reason, before=before, after=after, address=address,
+    # The raw edit is on record whole, where the event holds the digest of what is long.
+    auditing.write_entry(
+        actor, "edit_task", f"task:{task.pk}", at=now, task=task.pk, reason=reason,
+        before=before, after=after,
     )  # fmt: skip
     _write(task, now, target, columns, chosen="status" in changes)
 

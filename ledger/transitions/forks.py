@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from ledger import canonical, queries, states
+from ledger import auditing, canonical, queries, states
 from ledger.artifacts import VALUE_TYPE
 from ledger.errors import InvalidInput, StaleRevision
 from ledger.events import Actor, record_event
@@ -92,6 +92,7 @@ def fork_task(
         copy, created = store_draft(Draft(columns, actor))
         if created:
             _fill_copy(copy, task, stand, actor, now, reason)
+            auditing.audit_submissions([copy], actor)
         return copy, created
 
 

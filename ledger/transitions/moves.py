@@ -11,7 +11,8 @@ from uuid import UUID
 from django.db import connection
 from django.db.models import F
 
-from ledger import clock, conf, sql, states
+from ledger import auditing, clock, conf, sql, states
+from ledger.calls import sees_lane
 from ledger.errors import AlreadySettled, LeaseLost, StaleRevision, TaskNotFound, WrongStatus
 from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Event, StepOutput, Task
@@ -31,15 +32,18 @@ def lock_task(
 ) -> Iterator[tuple[Task, dt.datetime]]:
     """A transaction holding the row; yields it with the database's time read after the lock.
 
+    What people do inside is in the audit log. In a lane that the caller does not see is no task.
     Raises TaskNotFound, and StaleRevision when the caller looked at an older revision.
     """
     with sql.atomic():
         task = Task.objects.select_for_update().filter(pk=task_id).first()
-        if task is None:
+        if task is None or not sees_lane(task.lane):
             raise TaskNotFound(task_id)
         if revision is not None and revision != task.revision:
             raise StaleRevision(revision, task.revision)
-        yield task, clock.read()
+        watch = auditing.Watch(task, clock.read())
+        yield task, watch.now
+        watch.write()
 
 
 @contextmanager
@@ -116,6 +120,7 @@ def rank_at(moment: dt.datetime, priority: int) -> int:
 
 def update_row(task: Task, fields: dict[str, Any]) -> None:
     """Write `fields` to the locked row, guarded by what was read: one row or WrongStatus."""
+    auditing.note_change(task, fields)
     moved = Task.objects.filter(pk=task.pk, status=task.status, fence=task.fence).update(
         **fields, event_seq=task.event_seq, revision=F("revision") + 1
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from ledger import clock
+from ledger.auditing import write_entry
 from ledger.errors import LedgerError
 from ledger.events import Actor
 from ledger.models import AuditEntry
@@ -40,21 +41,13 @@ def begin_try(name: str, address: str) -> int:
     """
     key = _digest(name, address)
     _check_tries(key, MAX_TRIES - 1)
-    AuditEntry.objects.create(
-        at=clock.read(), actor=NOBODY, action=TRY, target=key, allowed=False, address=address[:64]
-    )
+    write_entry(NOBODY, TRY, key, at=clock.read(), allowed=False, address=address)
     return MAX_TRIES - _check_tries(key, MAX_TRIES)
 
 
 def end_tries(name: str, address: str, actor: Actor) -> None:
     """The password was right: the tries before count no more."""
-    AuditEntry.objects.create(
-        at=clock.read(),
-        actor=str(actor),
-        action=DONE,
-        target=_digest(name, address),
-        address=address[:64],
-    )
+    write_entry(actor, DONE, _digest(name, address), at=clock.read(), address=address)
 
 
 def _check_tries(key: str, most: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import IntegrityError, connection, transaction
 
-from ledger import canonical, clock, conf, limits, queries, sql, states
+from ledger import auditing, canonical, clock, conf, limits, queries, sql, states
 from ledger.errors import (
     IdempotencyConflict,
     InvalidInput,
@@ -45,7 +45,20 @@ def submit_task(**given: Any) -> tuple[Task, bool]:
     Takes what `draft_task` takes and raises what it raises, and IdempotencyConflict when the key
     came with another body. Joins the caller's transaction. Returns (task, created).
     """
-    return store_draft(draft_task(**given))
+    draft = draft_task(**given)
+    with _auditing(draft.actor) as made:
+        task, created = store_draft(draft)
+        made += [task] * created
+    return task, created
+
+
+@contextlib.contextmanager
+def _auditing(actor: Actor) -> Iterator[list[Task]]:
+    """One transaction with the audit log's entries of what is made inside, if a person does it."""
+    made: list[Task] = []
+    with sql.atomic() if actor.kind in auditing.PEOPLE else contextlib.nullcontext():
+        yield made
+        auditing.audit_submissions(made, actor)
 
 
 def submit_tasks(items: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[tuple[Task, bool]]:
@@ -71,10 +84,11 @@ def submit_tasks(items: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[tu
         rank = rank_at(begun, draft.columns["priority"]) + number
         draft.columns.update(id=make_id(), rank=rank)
     stored = {}
-    with sql.atomic():
+    with sql.atomic(), _auditing(actor) as made:
         for number in sorted(range(len(drafts)), key=lambda n: _read_key(drafts[n])):
             with _naming_item(number):
                 stored[number] = store_draft(drafts[number])
+        made += [stored[number][0] for number in sorted(stored) if stored[number][1]]
     return [stored[number] for number in range(len(drafts))]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from ledger import bounds, canonical, conf, states
+from ledger.auditing import audit_refusal
 from ledger.errors import (
     IdempotencyConflict,
     InvalidInput,
@@ -69,6 +70,7 @@ def await_signal(held: Claimed, unit: Unit, wait: WaitFor, *, last: bool) -> Non
         _go_on(task, now, "await_signal", signal, by_holder=True, **fields)
 
 
+@audit_refusal("signalled", "task")
 def send_signal(
     task_id: UUID | str,
     *,

@@ -41,8 +41,8 @@ def test_a_token_is_hashed_scoped_and_ends(db: None) -> None:
     assert find_token(text) is None
     ApiToken.objects.update(expires_at=None)
     assert find_token(text) is not None
-    assert revoke_token(row.pk)
-    assert not revoke_token(row.pk)
+    assert revoke_token(row.pk, by="cli:me")
+    assert not revoke_token(row.pk, by="cli:me")
     assert find_token(text) is None
 
 

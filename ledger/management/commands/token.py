@@ -52,6 +52,6 @@ class Command(LedgerCommand):
             self.stdout.write(f"{row.pk}  {','.join(row.scopes)}  {state}  {row.name}")
 
     def _revoke(self, options: dict[str, Any]) -> None:
-        if not revoke_token(options["id"]):
+        if not revoke_token(options["id"], by=str(find_actor())):
             raise CommandError(f"There is no valid token {options['id']}.")
         self.stdout.write(f"{options['id']} is revoked")
