@@ -16,8 +16,10 @@ class LedgerConfig(AppConfig):
     def ready(self) -> None:
         """Check the tunables once, at start: a bad one must not first show up in a worker."""
         from ledger import conf
+        from ledger.alerts import addresses
         from ledger.checks import CHECKS
 
         conf.load()
+        addresses.load_networks()
         for check in CHECKS:
             checks.register(check)

@@ -48,6 +48,12 @@ class Tunables:
     wall_seconds: float = 7 * 86_400.0
     approval_seconds: float = 7 * 86_400.0
 
+    alert_seconds: float = 10.0  # for one alert: connection, answer and all
+    alert_attempts: int = 16  # failures of an endpoint in a row until what waits for it is dead
+    alert_backoff_seconds: float = 5.0  # after the first failure; doubled at each, up to an hour
+    alert_look_seconds: float = 15.0  # between two looks at what is so for a while
+    alert_days: float = 30.0  # how long what was told is kept
+
     input_bytes: int = 262_144
     inline_output_bytes: int = 65_536
     inline_progress_bytes: int = 262_144

@@ -7,7 +7,7 @@ import datetime as dt
 import hashlib
 from typing import Any
 
-from ledger import canonical
+from ledger import canonical, outbox
 from ledger.models import Event, Task
 
 KINDS = frozenset(
@@ -91,6 +91,7 @@ def record_event(
     ):  # ledger.auditing, of a task that is locked
         watch.note_event(kind, actor, data)
     task.event_seq += 1
+    outbox.note_event(task, kind, at, data)
     return Event.objects.create(
         task_id=task.id,
         seq=task.event_seq,

@@ -28,7 +28,8 @@ class Role(enum.IntEnum):
     PUSHER = 2
     MONITOR = 3
     WORKER = 4
-    STRAY = 5
+    SENDER = 5
+    STRAY = 6
     """Forked by a step, or no part of a cluster."""
 
 
@@ -107,8 +108,10 @@ def arm() -> int:
 
 def close_births() -> None:
     """Close the main process's own end, so that the pipe ends when the last descendant does."""
+    global _births
     assert _births is not None
     os.close(_births[1])
+    _births = (_births[0], -1)  # that number may soon be another file's
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from ledger.cluster.orphans import Orphans
 from ledger.cluster.pipes import Flag
 from ledger.cluster.pool import Pool
 from ledger.cluster.runtime import BIRTH, Drain, Role
+from ledger.cluster.sending import SenderProcess
 
 EXIT_DRAINED: Final = 0
 EXIT_LOST_PART: Final = 69
@@ -75,6 +76,7 @@ class Supervisor:
         self._silent_looks = 0
         self._alone_since: float | None = None
         self._orphans = Orphans()
+        self._sender = SenderProcess()
 
     def run(self) -> int:
         """Start, watch, stop."""
@@ -90,6 +92,7 @@ class Supervisor:
         with runtime.forking(Role.SENTINEL):
             self._sentinel.start()
         runtime.close_births()
+        self._sender.start()
         log.info("%d workers start", self._workers)
         while self._has_living():
             self._wait()
@@ -138,14 +141,20 @@ class Supervisor:
         living = (
             self._births is not None
             or self._sentinel.is_alive()
+            or self._sender.is_alive()
             or any(companion.process.poll() is None for companion in self._companions)
         )
         ours = {pid for pid, (role, _) in self._family.items() if role is not Role.STRAY}
-        ours |= {self._sentinel.pid or 0, *(one.process.pid for one in self._companions)}
+        ours |= {
+            self._sentinel.pid or 0,
+            self._sender.pid,
+            *(one.process.pid for one in self._companions),
+        }
         return self._orphans.end(ours) or living
 
     def _check_health(self) -> None:
         """While all should run: notice what doesn't, and stop the rest in good order."""
+        self._sender.keep()
         self._silent_looks = self._silent_looks + 1 if runtime.read_beat() == self._last_beat else 0
         self._last_beat = runtime.read_beat()
         if not self._sentinel.is_alive():
@@ -172,6 +181,8 @@ class Supervisor:
             self._drain_until = now + grace
             self._stop.set()
             self._signal_companions(signal.SIGTERM)
+        if self._births is None and not self._sentinel.is_alive():
+            self._sender.stop()  # last of all: nobody has anything to tell any more
         if now > self._drain_until:
             runtime.raise_drain(Drain.LET_GO)
         if runtime.get_drain() is Drain.LET_GO and self._kill_at is None:
@@ -204,6 +215,7 @@ class Supervisor:
             self._exit_code = EXIT_KILLED
         for process in living:
             process.kill()
+        self._sender.kill()  # at any instant, without harm
         if with_companions:
             self._signal_companions(signal.SIGKILL)
 

@@ -1,5 +1,6 @@
 """The tables. Constraints and indexes live here; behaviour lives in `transitions`."""
 
+from ledger.models.alerts import AlertCondition, AlertDelivery, AlertRule, Outbox
 from ledger.models.approvals import Approval, ApprovalVote
 from ledger.models.artifacts import Artifact, Blob
 from ledger.models.history import Event, Spend, StepOutput
@@ -9,6 +10,9 @@ from ledger.models.task import Task
 from ledger.models.worker import Worker
 
 __all__ = [
+    "AlertCondition",
+    "AlertDelivery",
+    "AlertRule",
     "ApiToken",
     "Approval",
     "ApprovalVote",
@@ -16,6 +20,7 @@ __all__ = [
     "AuditEntry",
     "Blob",
     "Event",
+    "Outbox",
     "Signal",
     "Spend",
     "StepOutput",

@@ -20,6 +20,7 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
 ]
 LONGWATCH_RESIDENT = "tests.crash.toy.run_resident"
+LONGWATCH_SENDER = ""
 LONGWATCH_WORKFLOWS = []
 for _name, _value in os.environ.items():
     if _name.startswith("LONGWATCH_") and _name.endswith(("SECONDS", "TICKETS", "MB")):

@@ -1,0 +1,1 @@
+"""Telling people: rules, the way from the outbox to an endpoint, and the ways to send."""
