@@ -9,6 +9,9 @@ from django.http import HttpRequest
 
 from ledger.admin.base import AdminOnly, show_field
 from ledger.models import (
+    AlertCondition,
+    AlertDelivery,
+    AlertRule,
     ApiToken,
     Approval,
     ApprovalVote,
@@ -16,6 +19,7 @@ from ledger.models import (
     AuditEntry,
     Blob,
     Event,
+    Outbox,
     Signal,
     Spend,
     StepOutput,
@@ -137,3 +141,32 @@ class TokenAdmin(RecordAdmin):
         by = f"user:{request.user.pk}"
         ended = [row for row in queryset if revoke_token(row.pk, by=by)]
         self.message_user(request, f"{len(ended)} revoked.", messages.SUCCESS)
+
+
+@admin.register(AlertRule)
+class AlertRuleAdmin(RecordAdmin):
+    """Who is told of what; made and changed on the page Alerts. Keys are not shown."""
+
+    hidden = ("secret", "old_secret", "target")
+    list_display = ("name", "channel", "kinds", "enabled", "failures", "next_at", "removed_at")
+
+
+@admin.register(AlertDelivery)
+class AlertDeliveryAdmin(RecordAdmin):
+    """What was sent, waits, or was given up."""
+
+    list_display = ("id", "rule_id", "seq", "state", "attempts", "created_at", "error")
+
+
+@admin.register(Outbox)
+class OutboxAdmin(RecordAdmin):
+    """What people may be told of."""
+
+    list_display = ("id", "kind", "task", "at", "routed_at")
+
+
+@admin.register(AlertCondition)
+class AlertConditionAdmin(RecordAdmin):
+    """What is so just now, and was told when it began."""
+
+    list_display = ("key", "kind", "since")

@@ -9,7 +9,19 @@ from django.test import Client
 
 from ledger import clock, limits, sql, tokens
 from ledger.events import Actor
-from ledger.models import Artifact, AuditEntry, Blob, Event, Signal, Task, Worker
+from ledger.models import (
+    AlertCondition,
+    AlertDelivery,
+    AlertRule,
+    Artifact,
+    AuditEntry,
+    Blob,
+    Event,
+    Outbox,
+    Signal,
+    Task,
+    Worker,
+)
 from ledger.transitions import approvals
 from ledger.workflows import Workflow, registered
 from tests.dashboard.conftest import make_user
@@ -58,6 +70,12 @@ def full(flow: Workflow) -> Task:
     AuditEntry.objects.create(at=now, actor="<actor>", action="<do>", target=HOSTILE[:200],
                               task=task.pk, before={"a": HOSTILE}, reason=HOSTILE)  # fmt: skip
     Worker.objects.create(owner="<worker>", host="<host>", pid=1, started_at=now, seen_at=now)
+    rule = AlertRule.objects.create(name="<rule>", kinds=["<kind>"], channel="webhook", lane="<b>",
+                                    target="http://a/<key>", secret="<secret>", created_by="<by>",
+                                    created_at=now, updated_at=now, next_at=now)  # fmt: skip
+    told = Outbox.objects.create(at=now, kind="<kind>", data={"title": HOSTILE})
+    AlertDelivery.objects.create(rule=rule, outbox=told, seq=1, created_at=now, error=HOSTILE[:90])
+    AlertCondition.objects.create(key=f"<key>{HOSTILE}", kind="<kind>", since=now)
     tokens.make_token("<token>", ["read"], created_by="cli:<me>")
     Event.objects.create(task=task, seq=99, at=now, kind="<kind>", actor=HOSTILE[:200],
                          step="<step>", fence=1, data={"text": HOSTILE * 500})  # fmt: skip
