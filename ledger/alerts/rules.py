@@ -12,11 +12,11 @@ from django.core.validators import validate_email
 from django.db.models import Count, OuterRef, Subquery
 from django.db.models.functions import Coalesce
 
-from ledger import clock, outbox, sql
+from ledger import auditing, clock, outbox, sql
 from ledger.alerts import kinds, webhook
 from ledger.errors import InvalidInput, NotFound
 from ledger.events import Actor
-from ledger.models import AlertDelivery, AlertRule, AuditEntry
+from ledger.models import AlertDelivery, AlertRule
 from ledger.models.alerts import DEAD, PENDING
 
 OLD_SECRET_HOURS: Final = 24
@@ -227,6 +227,4 @@ def _show(rule: AlertRule) -> dict[str, Any]:
 
 
 def _note(rule: AlertRule, actor: Actor, action: str, now: dt.datetime, **what: Any) -> None:
-    AuditEntry.objects.create(
-        at=now, actor=str(actor), action=action, target=f"alert:{rule.pk}", reason=rule.name, **what
-    )
+    auditing.write_entry(actor, action, f"alert:{rule.pk}", at=now, reason=rule.name, **what)

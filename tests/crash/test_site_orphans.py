@@ -75,7 +75,7 @@ def test_workers_that_lost_their_cluster_end_their_unit_and_leave(
             wait_for("nothing of the old one is left", lambda: not old.find_living())
             young = set(new.list_pids("worker"))
             assert {one.pid for one in new.read_sink() if one.at > killed} <= young
-            assert len(new.find_living()) == 6, "main, sentinel, pusher, monitor, two workers"
+            assert len(new.find_living()) == 7, "main, sentinel, pusher, monitor, sender, 2 workers"
             new.signal(SIGTERM)
             assert new.wait_for_exit() == 0
         noted = [one for one in old.read_sink() if one.task == str(task.pk)]
