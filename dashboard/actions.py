@@ -7,13 +7,16 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from dashboard import forms, words
+from dashboard import forms, task_forms, words
 from ledger import states
 from ledger.errors import StaleRevision
 from ledger.events import Actor
 from ledger.models import Task
 from ledger.queries import STOP_AFTER, find_task, may_stop
 from ledger.transitions import operators
+from ledger.transitions.forks import fork_task
+from ledger.transitions.outputs import edit_output
+from ledger.transitions.waits import send_signal
 
 MAX_TRIES = 3
 
@@ -23,19 +26,22 @@ class Action:
     """One button. `run` is its transition, and by its name the edges of the state diagram.
 
     `form` is asked in a dialog (without a script: on a page) first; None acts at once. `key` opens
-    that dialog, with the focus on the safe button: a letter alone does nothing to a task.
+    that dialog, with the focus on the safe button: a letter alone does nothing to a task. One that
+    is not `guarded` counts whatever the task does meanwhile. A `quiet` one stands below the others.
     """
 
     name: str
     label: str
     icon: str
-    run: Callable[..., None]
+    run: Callable[..., Any]
     done: str
     form: type[forms.ActionForm] | None = None
     danger: bool = False
     safe: str = "Leave it as it is"
     hint: str = ""
     key: str = ""
+    guarded: bool = True
+    quiet: bool = False
 
     @property
     def asks(self) -> bool:
@@ -46,6 +52,11 @@ class Action:
     def verb(self) -> str:
         """What the dialog's own button says: the same word, now as the deed."""
         return "Cancel task" if self.name == "cancel" else self.label.removesuffix("…")
+
+    @property
+    def verb_from(self) -> str:
+        """The same of one that chooses a step, whose name follows."""
+        return self.verb.removesuffix(" step")
 
     def find_obstacle(self, task: Task) -> str:
         """Why it can't be done to `task` as it is now; empty when it can."""
@@ -80,23 +91,48 @@ STOP = Action(
     "stop", "Stop now…", "x", operators.stop_task, "Stopped.", forms.ReasonForm, danger=True,
     safe="Let the unit end",
 )  # fmt: skip
+CHANGE = Action(
+    "change", "Change…", "edit", operators.change_task, "Changed.", task_forms.ChangeForm,
+    hint="Title, lane, priority and tags. What runs goes on.", quiet=True,
+)  # fmt: skip
+SIGNAL = Action(
+    "signal", "Send signal…", "say", send_signal, "Signal sent.", task_forms.SignalForm,
+    safe="Send nothing", guarded=False, quiet=True,
+)  # fmt: skip
+FORK = Action(
+    "fork", "Copy from step…", "copy", fork_task, "This is the copy.", task_forms.ForkForm,
+    safe="Copy nothing", quiet=True,
+    hint="A new task with the outputs before that step; this one stays as it is.",
+)  # fmt: skip
+EDIT = Action(
+    "edit", "Edit and go on…", "edit", edit_output, "Output edited.", task_forms.EditForm,
+    hint="The task goes on as if the unit had left this.",
+)  # fmt: skip
 
-ACTIONS = {action.name: action for action in (PAUSE, RESUME, RETRY, RESTART, LIMITS, CANCEL, STOP)}
+ACTIONS = {
+    action.name: action
+    for action in (
+        PAUSE, RESUME, RETRY, RESTART, LIMITS, CHANGE, SIGNAL, FORK, EDIT, CANCEL, STOP,
+    )
+}  # fmt: skip
 
 
 def list_offers(task: Task) -> list[tuple[Action, str]]:
     """The buttons of a task, each with why it is disabled. They never change their places.
 
-    A cancel that a unit does not heed becomes Stop now after a while. `task` is of `find_task`.
+    A cancel that a unit does not heed becomes Stop now after a while; what is final can only be
+    copied. `task` is of `find_task`.
     """
+    if task.status in states.FINAL:
+        return [(FORK, "")]
     paused = task.status == states.PAUSED or task.pause_requested
     asked = task.status == states.RUNNING and task.cancel_requested
     cancel = STOP if may_stop(task) else CANCEL
-    shown = (RESUME if paused else PAUSE, RETRY, RESTART, LIMITS, cancel)
+    shown = (RESUME if paused else PAUSE, RETRY, RESTART, LIMITS, cancel, CHANGE, SIGNAL, FORK)
     offers = [(action, action.find_obstacle(task)) for action in shown]
     if asked and cancel is CANCEL:
         soon = f"It is asked; if the unit goes on, Stop now comes after {STOP_AFTER:.0f} s."
-        offers[-1] = (CANCEL, soon)
+        offers[shown.index(CANCEL)] = (CANCEL, soon)
     return offers
 
 
@@ -113,23 +149,26 @@ def name_position(task: Task) -> str:
     """A digest of what an operator decides on: everything that `revision` counts but the turn.
 
     A busy task has a new revision every second. Units of the same step that came in between
-    change nothing an operator was shown; a new status, step, round or limit does.
+    change nothing an operator was shown; a new status, step, round, limit or label does.
     """
     seen = (
         task.status, task.status_reason, task.step_name, task.round, task.cancel_requested,
         task.pause_requested, task.limit_units, task.limit_tokens, task.limit_cost,
-        task.limit_wall,
+        task.limit_wall, task.title, task.lane, task.priority, task.tags,
     )  # fmt: skip
     return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
 
 
 def take_action(
     action: Action, task: Task, actor: Actor, values: dict[str, Any], revision: int, seen: str
-) -> None:
+) -> Any:
     """Run the transition on what the operator saw: `revision`, or a later one at `seen`.
 
-    Raises what the transition raises; StaleRevision when the task moved on for good.
+    Returns what the transition returns and raises what it raises; StaleRevision when the task
+    moved on for good.
     """
+    if not action.guarded:
+        return action.run(task.pk, actor=actor, **values)
     for _ in range(MAX_TRIES):
         try:
             return action.run(task.pk, actor=actor, revision=revision, **values)

@@ -13,25 +13,27 @@ from ledger.models import Task
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """A restart from `name`: the live outputs that it supersedes and what they had cost."""
+    """The step `name`, with what the live outputs from there on, and those before, add up to."""
 
     name: str
     units: int
     worked: dt.timedelta
     cost: str
     tokens: int
+    before: int
 
 
 def list_choices(row: Task, names: Sequence[str]) -> list[Choice]:
-    """The steps that a restart may begin at, the latest reached one first."""
+    """The steps that a restart or a copy may begin at, the latest reached one first."""
     found = queries.sum_steps(row.pk)
+    whole = sum(one.units for one in found)
     choices = []
     for index in range(min(row.step_index, len(names) - 1), -1, -1):
         later = [one for one in found if one.index >= index]
         worked = sum((one.worked for one in later), dt.timedelta())
         cost = conf.format_money(sum(one.nano for one in later))
         units, tokens = sum(one.units for one in later), sum(one.tokens for one in later)
-        choices.append(Choice(names[index], units, worked, cost, tokens))
+        choices.append(Choice(names[index], units, worked, cost, tokens, whole - units))
     return choices
 
 
@@ -43,9 +45,9 @@ def list_effects(name: str, row: Task, wall: float) -> list[tuple[str, str]]:
     worker = short_owner(row.lease_owner) if row.status == states.RUNNING else ""
     unit = f"{row.step_name}, turn {row.turn}"
     fenced = [("lock", f"{worker} is fenced off at once; what it does in {unit} is then refused.")]
-    told = fenced if worker and name in {"retry", "restart", "stop"} else []
-    if row.status == states.WAITING and name in {"restart", "cancel"}:
-        told = [*told, ("hand", "The open question becomes void.")]
+    told = fenced if worker and name in {"retry", "restart", "stop", "edit"} else []
+    if row.status == states.WAITING and name in {"restart", "cancel", "edit"}:
+        told = [*told, ("hand", _tell_wait(row))]
     match name:
         case "restart":
             told = [*told, ("retry", _tell_round(row, wall))]
@@ -60,7 +62,34 @@ def list_effects(name: str, row: Task, wall: float) -> list[tuple[str, str]]:
                              f"Stop now appears after {queries.STOP_AFTER:.0f} s."))  # fmt: skip
         case "limits" if row.status == states.DEAD:
             told = [("right", f"The task goes on at {unit}.")]
+        case "edit":
+            told = [*told, ("undo", "This output and all later ones are superseded, not deleted."),
+                    ("retry", _tell_round(row, wall))]  # fmt: skip
+        case "fork":
+            told = [("file", "Outputs before the step are copied with what they saved; answers "
+                     "that people gave about them stand."),
+                    ("hour", "Nothing of its limits is used. No money spent, effect or open "
+                     "question is taken along.")]  # fmt: skip
+        case "signal":
+            told = [("say", _tell_signal(row))]
+        case "change" if row.status == states.QUEUED:
+            told = [("list", "Its place in the queue follows the lane and the priority at once.")]
+        case "change":
+            told = [("list", "Lane and priority count when it is queued next.")]
     return told
+
+
+def _tell_wait(row: Task) -> str:
+    if row.status_reason == states.CHILDREN:
+        return f"Its {row.children_open} unfinished children are cancelled."
+    return "It waits no more." if row.waits else "The open question becomes void."
+
+
+def _tell_signal(row: Task) -> str:
+    if row.status == states.WAITING and row.waits and row.waits["for"] == states.SIGNAL:
+        name = row.waits["name"]
+        return f"It waits for {name}, which lets it go on at once; another name is kept for later."
+    return "It does not wait for a signal now: this one is kept until a step waits for its name."
 
 
 def _tell_round(row: Task, wall: float) -> str:

@@ -20,6 +20,9 @@ class ActionForm(forms.Form):
     revision = forms.IntegerField(min_value=0, widget=forms.HiddenInput)
     seen = forms.CharField(max_length=16, widget=forms.HiddenInput)
 
+    step_field = ""
+    """The name of the field that chooses a step, if one does."""
+
     def __init__(self, *args: Any, task: Task, steps: Sequence[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.task = task
@@ -45,6 +48,8 @@ class ReasonForm(ActionForm):
 class RestartForm(ActionForm):
     """Where to begin again, latest step first, and what the step is to do otherwise."""
 
+    step_field = "to_step"
+
     to_step = forms.ChoiceField(label="Step", widget=forms.RadioSelect)
     note = forms.CharField(
         label="Feedback for the step", max_length=MAX_REASON, widget=forms.Textarea
@@ -52,11 +57,7 @@ class RestartForm(ActionForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        reached = list(self.steps[: self.task.step_index + 1])[::-1]
-        field = self.fields["to_step"]
-        assert isinstance(field, forms.ChoiceField)
-        field.choices = [(name, name) for name in reached]
-        field.initial = reached[0] if reached else None
+        offer_steps(self, "to_step")
 
     def read_values(self) -> dict[str, Any]:
         """Step and note."""
@@ -96,6 +97,15 @@ class LimitsForm(ActionForm):
         if "wall" in given:
             given["wall"] = given["wall"] * 3600
         return {"limits_given": given}
+
+
+def offer_steps(form: ActionForm, name: str) -> None:
+    """Let the field `name` choose among the steps that the task has reached, latest first."""
+    reached = list(form.steps[: form.task.step_index + 1])[::-1]
+    field = form.fields[name]
+    assert isinstance(field, forms.ChoiceField)
+    field.choices = [(step, step) for step in reached]
+    field.initial = reached[0] if reached else None
 
 
 def shorten_number(number: float) -> float:

@@ -61,6 +61,7 @@ def open_panel(
     Attempts are those at the chosen unit; while a step is at work, at the one that it is at.
     """
     unit = next((unit for unit in units if unit["chosen"]), None)
+    edit = past.find_edit(record, unit, called) if unit else None
     here = task["step"]["name"]
     step = choose_step(wish, task, units)
     own = [one for one in units if one["step_name"] == step]
@@ -78,6 +79,7 @@ def open_panel(
         "look": task["look"] if at_work else words.LOOKS[states.COMPLETED] if own else None,
         "at_work": at_work and not wish.unit,
         "unit": unit,
+        "edit": edit,
         "missing": bool(wish.unit or wish.step) and unit is None,
         "tries": task["status"] in states.WALL_RUNS,
         "retries": count_retries(task, step),

@@ -8,6 +8,7 @@ from typing import Any
 
 from dashboard import shown, words
 from dashboard.templatetags.longwatch import duration, reason_text
+from ledger import states
 from ledger.models import Task
 from ledger.queries import Recovery, Restart, Timeline
 from ledger.queries.timeline import ATTEMPTS
@@ -41,7 +42,8 @@ def list_restarts(
         gone = collections.Counter(
             unit["step_name"] for unit in units if unit["superseded_in_round"] == one.round
         )
-        feedback = one.feedback if isinstance(one.feedback, dict) else {"note": one.feedback}
+        name = "reason" if one.edited else "note"
+        feedback = one.feedback if isinstance(one.feedback, dict) else {name: one.feedback}
         found.append(
             {
                 "one": one,
@@ -105,6 +107,25 @@ def list_attempts(
         for event in record
         if event["kind"] in ATTEMPTS and (event["step"], event["turn"]) == (step, turn)
     ]
+
+
+def find_edit(
+    record: Iterable[dict[str, Any]], unit: Mapping[str, Any], called: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Who wrote the output of `unit` in place of a worker's, and why; None when nobody did.
+
+    The reason is None where the record as it was read does not go back so far.
+    """
+    if unit["fence"] or unit["copied_from"]:
+        return None
+    told = (one["data"] for one in record if one["kind"] == "edited")
+    why = (data.get("reason") for data in told if data.get("output") == unit["seq"])
+    return {"by": called.get(unit["worker"], unit["worker"]), "reason": next(why, None)}
+
+
+def is_editable(task: Mapping[str, Any], unit: Mapping[str, Any]) -> bool:
+    """Whether the button to edit an output stands beside it; the ledger may know better."""
+    return unit["superseded_in_round"] is None and task["status"] not in states.FINAL
 
 
 def tell_events(

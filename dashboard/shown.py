@@ -64,12 +64,15 @@ def list_step_names(row: Task, fleet: Fleet) -> list[str]:
 
 HIDDEN = frozenset(
     "log_tail started_at worker approval by_workflow output tokens cost number fingerprint "
-    "traceback expires_at lane title".split()
+    "traceback expires_at lane title children".split()
 )
 """Keys of an event's data that its line leaves out; they are all in its details."""
 
 
-CALLED = {"subject": "", "to": "from step", "reclaims": "losses at this step"}
+LABELS = frozenset({"lane", "title"})
+CHANGES = ("before", "after")
+CALLED = {"subject": "", "to": "from step", "reclaims": "losses at this step", "copied_to": "to",
+          "copied_from": "from", "from_step": "at", "outputs": "outputs copied"}  # fmt: skip
 """What a key of an event's data is called; the other keys speak for themselves."""
 
 
@@ -77,9 +80,9 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
     """An event's data in one line: `key: value` of what a person reads, one level deep."""
     if "type" in data and "message" in data:  # an error
         return clean_text(f"{data['type']}: {data['message']}", limit)
-    parts = []
+    parts = _tell_changes(data)
     for key, value in data.items():
-        if key in HIDDEN or value in (None, "", [], {}):
+        if key in CHANGES or key in HIDDEN or value in (None, "", [], {}):
             continue
         if key in {"reason", "why", "comment"}:
             parts.append(words.REASONS.get(str(value), str(value)))
@@ -87,9 +90,28 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
             parts.append(summarise_data(value, limit))
         else:
             name = CALLED.get(key, key)
-            text = ", ".join(map(str, value[:5])) if isinstance(value, list) else value
+            text = ", ".join(map(str, value[:5])) if isinstance(value, list) else _tell_time(value)
             parts.append(f"{name}: {text}" if name else str(text))
     return clean_text("; ".join(part for part in parts if part), limit)
+
+
+def _tell_changes(data: dict[str, Any]) -> list[str]:
+    """'priority: 0 → 7' of what an edit changed, but for what is hidden."""
+    before, after = (data.get(name) or {} for name in CHANGES)
+    return [
+        f"{name}: {before.get(name)} → {value}"
+        for name, value in after.items()
+        if name not in HIDDEN - LABELS and before.get(name) != value
+    ]
+
+
+def _tell_time(value: Any) -> Any:
+    """A stored time as people write it, by the day and in UTC; anything else as it is."""
+    try:
+        moment = dt.datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return value
+    return f"{moment.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC" if moment.tzinfo else value
 
 
 def name_actors(actors: Iterable[str]) -> dict[str, str]:

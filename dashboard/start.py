@@ -214,5 +214,5 @@ class JsonField(forms.CharField):
             return None
         try:
             return json.loads(text, parse_constant=refuse_constant)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise forms.ValidationError(f"This is no JSON: {error}.") from None

@@ -37,10 +37,15 @@ LOOKS = {
     spans.RELEASED: ("b-free", "Given back"),
     spans.BACKOFF: ("b-wire", "Backing off"),
     spans.WAITING: ("b-wait", "Waiting for a person"),
+    spans.SIGNAL: ("b-wait", "Waiting for a signal"),
+    spans.CHILDREN: ("b-wait", "Waiting for its children"),
     spans.PAUSED: ("b-pause", "Paused"),
     spans.QUEUED: ("b-queue", "Queued"),
 }
 """kind: (css class, what the key calls it)."""
+
+HELD = frozenset({spans.WAITING, spans.SIGNAL, spans.CHILDREN, spans.PAUSED})
+"""Where a long time is written beside its bar."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -199,15 +204,20 @@ def list_rows(
 def fill_row(row: Row, found: Sequence[Span], axis: Axis, stride: int) -> None:
     """Put the bars, ticks, notes and the sentence of one step into its row."""
     work = [span for span in found if span.kind in spans.WORK]
-    row.took = sum((span.took for span in work), dt.timedelta()) if work else None
+    took = [span.took for span in work if span.worker]  # a copy and an edit took nobody any time
+    row.took = sum(took, dt.timedelta()) if took else None
     row.bars = join_spans(found, axis)
     units = [span for span in work if span.kind in {spans.DONE, spans.SUPERSEDED}]
     if len(units) > 1:
         row.ticks = [percent(axis.place(span.start)) for span in units[::stride]]
+    ends = 0.0
     for bar in row.bars:
-        if bar.kind in {spans.WAITING, spans.PAUSED} and bar.end - bar.start > dt.timedelta(0, 60):
-            at = bar.left if bar.right > TURN else max(bar.right, bar.left + NARROW)
-            row.notes.append(Note(at, duration(bar.end - bar.start), before=bar.right > TURN))
+        before = bar.right > TURN
+        hides = before and ends > bar.left - NOTE_WIDTH  # no word on the bar that ends there
+        ends = bar.right
+        if bar.kind in HELD and not hides and bar.end - bar.start > dt.timedelta(0, 60):
+            at = bar.left if before else max(bar.right, bar.left + NARROW)
+            row.notes.append(Note(at, duration(bar.end - bar.start), before=before))
     row.label = describe_row(row)
 
 
@@ -252,7 +262,7 @@ def mark_restarts(rows: Sequence[Row], timeline: Timeline, axis: Axis) -> None:
     for one in timeline.restarts:
         row = by_name.get(one.step)
         if row is not None:
-            word = "repair" if one.by_workflow else "restart"
+            word = "repair" if one.by_workflow else "edit" if one.edited else "restart"
             at = axis.place(one.at)
             before = at > TURN
             # To the left lies the bar that ends here; to the right may begin the next one.

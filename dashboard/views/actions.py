@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 
 from dashboard import shown
 from dashboard.access import PageRequest, allow
-from dashboard.actions import ACTIONS, Action, name_position, take_action
+from dashboard.actions import ACTIONS, FORK, Action, name_position, take_action
 from dashboard.effects import list_choices, list_effects
 from dashboard.forms import ActionForm
 from dashboard.htmx import make_redirect, render_page, wants_part
@@ -32,17 +32,22 @@ def act_on_task(request: PageRequest, task_id: UUID, name: str) -> HttpResponseB
     if action is None:
         raise Http404(name)
     posted = request.method == "POST"
-    form = make_form(action, row, request.POST.dict() if posted else None)
+    form = make_form(
+        action, row, request.POST.dict() if posted else None, request.GET.get("unit", "")
+    )
     if not posted:
         return ask_first(request, action, row, form, 200)
     if not form.is_valid():
         return ask_first(request, action, row, form, 422)
     values = form.read_values()
     try:
-        take_action(action, row, request.actor, values, **read_shown(form))
+        result = take_action(action, row, request.actor, values, **read_shown(form))
     except LedgerError as error:
         return refuse(request, action, task_id, form, error)
-    if back := read_back(request):
+    back = read_back(request)
+    if action is FORK:
+        back = reverse("dashboard:task", args=[result[0].pk])
+    if back:
         messages.success(request, action.done)
         return make_redirect(request, back)
     if wants_part(request):
@@ -58,9 +63,14 @@ def read_back(request: PageRequest) -> str:
     return back if safe else ""
 
 
-def make_form(action: Action, row: Task, data: dict[str, Any] | None = None) -> ActionForm:
-    """The action's form; an action that asks nothing has one of hidden fields."""
-    shown_now = {"revision": row.revision, "seen": name_position(row)}
+def make_form(
+    action: Action, row: Task, data: dict[str, Any] | None = None, unit: str = ""
+) -> ActionForm:
+    """The action's form; an action that asks nothing has one of hidden fields.
+
+    `unit` is the number of the output that the page is about.
+    """
+    shown_now = {"revision": row.revision, "seen": name_position(row), "unit": unit}
     names = shown.list_step_names(row, queries.load_fleet())
     kind = action.form or ActionForm
     return kind(data, task=row, steps=names, initial=shown_now)
@@ -95,16 +105,18 @@ def ask_first(
     """The form in a dialog, or as a page of its own."""
     now: Any = getattr(row, "read_at")  # noqa: B009  an annotation of find_task
     task = shown.show_row(queries.task_json(row, queries.load_fleet()), now)
-    choices = list_choices(row, form.steps) if "to_step" in form.fields else []
+    choices = list_choices(row, form.steps) if form.step_field else []
     context = {
         "section": "tasks",
         "task": task,
         "action": action,
         "form": form,
         "back": read_back(request),
-        "obstacle": action.find_obstacle(row),
+        "obstacle": action.find_obstacle(row) or getattr(form, "obstacle", ""),
         "choices": choices,
+        "chooses": form[form.step_field] if form.step_field else None,
         "ended": not task["unfinished"],
+        "unit": getattr(form, "unit", None),
         "effects": list_effects(action.name, row, shown.measure_wall(row, now)),
     }
     return render_page(request, "dashboard/action.html", context, part="action-form", status=status)

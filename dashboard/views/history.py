@@ -12,7 +12,7 @@ from dashboard import past, shown, words
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import render_page
 from ledger import queries
-from ledger.access import READ
+from ledger.access import OPERATE, READ
 from ledger.errors import InvalidInput
 from ledger.events import KINDS
 from ledger.queries.paging import read_seq
@@ -25,7 +25,7 @@ PAGE = 100
 def show_outputs(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     """The units, newest first, superseded ones marked."""
     before = read_seq(request.GET.get("before", ""))
-    rows = queries.list_latest_outputs(task_id, before=before, limit=PAGE)
+    rows = name_editors(queries.list_latest_outputs(task_id, before=before, limit=PAGE))
     return render_record(request, task_id, {"outputs": rows, "what": "Units"}, rows)
 
 
@@ -50,8 +50,16 @@ def show_events(request: PageRequest, task_id: UUID) -> HttpResponseBase:
 @allow(READ)
 def show_output(request: PageRequest, task_id: UUID, seq: int) -> HttpResponseBase:
     """One unit: its output, where and when it ran, what it cost, the end of its log."""
-    unit = queries.find_output(task_id, seq)
+    [unit] = name_editors([queries.find_output(task_id, seq)])
+    if unit["edited_by"]:
+        unit["reason"] = queries.find_edit_reason(task_id, seq)
     return render_record(request, task_id, {"unit": unit, "what": f"Unit {seq}"}, [])
+
+
+def name_editors(units: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Output JSONs with `by`, what the person who wrote one in a worker's place is called."""
+    called = shown.name_actors({unit["edited_by"] for unit in units if unit["edited_by"]})
+    return [unit | {"by": called.get(unit["edited_by"], "")} for unit in units]
 
 
 def render_record(
@@ -59,7 +67,9 @@ def render_record(
 ) -> HttpResponseBase:
     """The page; `before` continues a list that fills it."""
     task = queries.show_task(task_id)
+    unit = context.get("unit")
     more = {
+        "editable": unit and OPERATE in request.scopes and past.is_editable(task, unit),
         "task": task | {"name": task["title"] or task["workflow"]},
         "section": "tasks",
         "before": rows[-1]["seq"] if len(rows) == PAGE else None,

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.http import HttpResponse, HttpResponseBase
 from django.views.decorators.http import require_safe
 
-from dashboard import past, shown
+from dashboard import past, shown, words
 from dashboard.access import PageRequest, allow
 from dashboard.actions import explain_obstacles, list_offers, name_position
 from dashboard.htmx import find_unchanged, render_page
@@ -72,7 +72,10 @@ def render_task(
     context |= load_rest(context, wish)
     context |= {"section": "tasks", "notice": notice, "position": name_position(row)}
     context["offers"] = list_offers(row) if OPERATE in request.scopes else []
-    context["over"] = all(why for _, why in context["offers"])
+    unit = context["panel"]["unit"]
+    may_edit = OPERATE in request.scopes and unit is not None
+    context["panel"]["editable"] = may_edit and past.is_editable(context["task"], unit)
+    context["over"] = row.status in states.FINAL
     context["obstacles"] = explain_obstacles(context["offers"])
     return render_page(
         request,
@@ -126,7 +129,7 @@ def load_moving(row: Task, wish: Wish) -> dict[str, Any]:
 
 
 def load_rest(moving: dict[str, Any], wish: Wish) -> dict[str, Any]:
-    """What only a change of the task changes: history, panel, artifacts. Three queries."""
+    """What only a change of the task changes: history, panel, children, artifacts. At most six."""
     row, record, timeline = moving["row"], moving["record"], moving["timeline"]
     called = shown.name_actors(past.list_actors(row, record, timeline))
     for one in moving["asked"]:
@@ -140,7 +143,22 @@ def load_rest(moving: dict[str, Any], wish: Wish) -> dict[str, Any]:
         "events": past.tell_events(told[:EVENTS_SHOWN], called),
         "kinds": past.count_kinds(told),
         "event_count": len(told),
+        "children": load_children(moving),
         "artifacts": queries.list_artifacts(row.pk).items,
+    }
+
+
+def load_children(moving: dict[str, Any]) -> dict[str, Any] | None:
+    """Its children by status, and some of them; None (and nothing read) for a task without any."""
+    row, record = moving["row"], moving["record"]
+    if not (row.children_open or any(event["kind"] == "spawned" for event in record)):
+        return None
+    counts, rows = queries.list_family(row.pk)
+    now: Any = getattr(row, "read_at")  # noqa: B009
+    return {
+        "number": sum(counts.values()),
+        "counts": [(s, words.LOOKS[s], counts[s]) for s in states.STATUSES if s in counts],
+        "rows": [shown.show_row(one, now) for one in rows],
     }
 
 

@@ -145,6 +145,12 @@ def find_output(task_id: UUID, seq: int) -> dict[str, Any]:
     return show_output(row) | more
 
 
+def find_edit_reason(task_id: UUID, seq: int) -> str:
+    """Why a person wrote the output `seq` in a worker's place."""
+    told = Event.objects.filter(task=task_id, kind="edited", data__output=seq)
+    return str(told.values_list("data__reason", flat=True).first() or "")
+
+
 def list_latest_events(
     task_id: UUID, *, before: int = 0, limit: int = 50, kind: str = ""
 ) -> list[dict[str, Any]]:

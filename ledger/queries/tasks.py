@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import BooleanField, Expression, Q, QuerySet, Value
+from django.db.models import BooleanField, Case, Count, Expression, Q, QuerySet, Value, When
 
 from ledger import clock, states
 from ledger.canonical import clean_text
@@ -133,6 +133,20 @@ def list_children(parent_id: UUID, seq: int) -> list[dict[str, Any]]:
     columns = ("id", "workflow", "title", "status", "status_reason", "result", "error")
     rows = Task.objects.filter(parent_id=parent_id, parent_seq=seq).order_by("id")
     return [{**row, "id": str(row["id"])} for row in rows.values(*columns)]
+
+
+def list_family(parent_id: UUID, limit: int = 20) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """(status -> number of a task's children, the Task JSON of some: what is not completed first).
+
+    Without input, progress and result.
+    """
+    own = Task.objects.filter(parent_id=parent_id)
+    counts = own.order_by().values_list("status").annotate(number=Count("id"))
+    rows = own.annotate(stalled=IsStalled()).defer(*LARGE)
+    done = Case(When(status=states.COMPLETED, then=1), default=0)
+    fleet = load_fleet()
+    shown = [task_json(row, fleet, brief=True) for row in rows.order_by(done, "id")[:limit]]
+    return dict(counts), shown
 
 
 def read_revision(task_id: UUID) -> int:

@@ -28,6 +28,8 @@ MAX_EVENTS = 500
 DONE, SUPERSEDED, RUNNING, STALLED = "done", "superseded", "running", "stalled"
 FAILED, LOST, RELEASED = "failed", "lost", "released"
 BACKOFF, WAITING, PAUSED, QUEUED = "backoff", "waiting", "paused", "queued"
+SIGNAL, CHILDREN = states.SIGNAL, states.CHILDREN
+"""What else is waited for; `WAITING` is for a person."""
 
 WORK = frozenset({DONE, SUPERSEDED, RUNNING, STALLED, FAILED, LOST, RELEASED})
 """A worker was busy with the task; in all else nobody was."""
@@ -66,7 +68,7 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Restart:
-    """Work from `to` on was found wrong `at` step `step`, or the output before it was edited."""
+    """Work from `to` on was found wrong `at` step `step`, or the output of `step` was `edited`."""
 
     seq: int
     at: dt.datetime
@@ -76,6 +78,7 @@ class Restart:
     by: str
     by_workflow: bool
     feedback: Any
+    edited: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,7 +145,8 @@ def list_units(task_id: UUID, *, step: str = "", seq: int = 0) -> list[dict[str,
         shown_output=Case(When(chosen, then=F("output")), output_field=JSONField()),
         shown_log=Case(When(chosen, then=F("log_tail")), output_field=TextField()),
     ).order_by("-seq")
-    own = [*columns.split(), "superseded_in_round", "chosen", "shown_output", "shown_log"]
+    own = [*columns.split(), "copied_from", "superseded_in_round", "chosen"]
+    own += ["shown_output", "shown_log"]
     return [
         row | {"cost": format_money(row["cost"])}
         for row in reversed(found.values(*own)[:MAX_UNITS])
@@ -206,7 +210,7 @@ def _read_units(units: Iterable[dict[str, Any]]) -> Iterator[Span]:
         yield Span(
             DONE if unit["superseded_in_round"] is None else SUPERSEDED,
             unit["step_name"], unit["started_at"], max(unit["started_at"], unit["finished_at"]),
-            unit["turn"], unit["round"], unit["seq"], unit["worker"],
+            unit["turn"], unit["round"], unit["seq"], unit["worker"] if unit["fence"] else "",
         )  # fmt: skip
 
 
@@ -300,6 +304,8 @@ def _find_end(held: dict[str, Any], at: dt.datetime, starts: Sequence[dt.datetim
 
 def _park(held: dict[str, Any], end: dt.datetime) -> Span:
     kind = PARKS[held["kind"]]
+    if held["kind"] == "waiting":
+        kind = str(held["data"].get("reason") or kind)
     return Span(kind, held["step"], held["at"], end, held["turn"], seq=held["seq"])
 
 
@@ -316,7 +322,7 @@ def _read_restart(event: dict[str, Any]) -> Restart:
         by = str(feedback["by"])
     return Restart(
         event["seq"], event["at"], event["step"], str(data.get("to", "")), int(data["round"]), by,
-        bool(data.get("by_workflow")), feedback,
+        bool(data.get("by_workflow")), feedback, event["kind"] == "edited",
     )  # fmt: skip
 
 

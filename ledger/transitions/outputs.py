@@ -25,7 +25,6 @@ from ledger.transitions.moves import (
 from ledger.transitions.operators import FORK_HINT, check_reason
 from ledger.transitions.rebuilding import (
     Place,
-    Stand,
     check_stand,
     list_live,
     read_stand,
@@ -69,7 +68,9 @@ def edit_output(
         allowed = frozenset(states.STATUSES) - states.FINAL
         require_status(task, "edit an output of", allowed, FORK_HINT)
         check_stand(task, through, stand, seen.revision)
-        _check_editable(task, row, stand)
+        row.refresh_from_db(fields=["superseded_in_round"])
+        if why := find_obstacle(task, row):
+            raise NotEditable(row.seq, why)
         place = _find_next(task, row)
         void_open_approval(task, actor, now, "an output was edited")
         list_live(task.pk, ~before).update(superseded_in_round=task.round + 1)
@@ -89,17 +90,28 @@ def edit_output(
         )  # fmt: skip
 
 
-def _check_editable(task: Task, row: StepOutput, stand: Stand) -> None:
-    if row.seq not in {place.seq for place in stand.places}:
-        raise NotEditable(row.seq, "it is superseded; edit the one in its place")
-    if task.waits is not None and row.seq == stand.places[-1].seq == _find_last(task):
-        raise NotEditable(row.seq, f"the task waits since then; restart from {row.step_name}")
+def explain_obstacle(task: Task, seq: int) -> str:
+    """Why the output `seq` can't be edited, as a sentence; empty when it can, or is not there."""
+    row = StepOutput.objects.filter(task=task, seq=seq).defer("output", "log_tail").first()
+    why = find_obstacle(task, row) if row else ""
+    return str(NotEditable(seq, why)) if why else ""
+
+
+def find_obstacle(task: Task, row: StepOutput) -> str:
+    """Why `row` can't be edited as `task` is now, whatever its status; empty when it can."""
+    if row.superseded_in_round is not None:
+        return "it is superseded; edit the one in its place"
+    if task.waits is not None and row.seq == _find_last(task):
+        return f"the task waits since then; restart from {row.step_name}"
     asked = Q(task=task, round=row.round)
     if row.copied_from is not None:
         asked |= Q(task__in=queries.list_lineage(task.pk)[1:])
     if Approval.objects.filter(asked, step_index=row.step_index, turn=row.turn).exists():
-        why = "people were asked about it as it is; restart from"
-        raise NotEditable(row.seq, f"{why} {row.step_name}, so that they are asked again")
+        return (
+            f"people were asked about it as it is; restart from {row.step_name}, so that they "
+            "are asked again"
+        )
+    return ""
 
 
 def _find_last(task: Task) -> int | None:

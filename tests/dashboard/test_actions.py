@@ -11,34 +11,51 @@ from django.urls import reverse
 
 from dashboard.actions import ACTIONS, name_position
 from ledger import clock, sql, states
-from ledger.models import Event, Task
+from ledger.models import Event, StepOutput, Task
 from ledger.queries import STOP_AFTER
 from ledger.transitions import holder, operators
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
-from tests.factories import LEASE, OPERATOR, claim, make_in, make_unit, make_workflow, submit
+from tests.factories import (
+    LEASE,
+    OPERATOR,
+    attempt,
+    claim,
+    make_in,
+    make_unit,
+    make_workflow,
+    submit,
+)
 
 pytestmark = pytest.mark.both_databases
 
 FROM = {
     "pause": states.QUEUED, "resume": states.PAUSED, "retry": states.DEAD,
     "restart": states.DEAD, "limits": states.QUEUED, "cancel": states.QUEUED,
-    "stop": states.RUNNING,
+    "stop": states.RUNNING, "change": states.SCHEDULED, "signal": states.QUEUED,
+    "fork": states.COMPLETED, "edit": states.DEAD,
 }  # fmt: skip
 TO = {
     "pause": states.PAUSED, "resume": states.QUEUED, "retry": states.QUEUED,
     "restart": states.QUEUED, "limits": states.QUEUED, "cancel": states.CANCELLED,
-    "stop": states.CANCELLED,
+    "stop": states.CANCELLED, "change": states.SCHEDULED, "signal": states.QUEUED,
+    "fork": states.COMPLETED, "edit": states.QUEUED,
 }  # fmt: skip
 TYPED: dict[str, dict[str, str]] = {
     "restart": {"to_step": "a", "note": "try the other source"},
     "limits": {"units": "20000", "tokens": "5", "cost": "7.50", "wall": "1.5"},
     "cancel": {"reason": "not needed"},
+    "change": {"title": "Ferries", "lane": "night", "priority": "5", "tags": "a, b"},
+    "signal": {"name": "go", "carries": '{"n": 1}', "token": "t1"},
+    "fork": {"from_step": "a", "input": "{}", "token": "t1"},
+    "edit": {"output": '{"ok": false}', "reason": "the source is wrong"},
 }
 
 
 def prepare(name: str, workflow: Workflow) -> Task:
     """A task that the action can be taken on."""
+    if name == "edit":
+        return make_dead_at_b(workflow)
     task = make_in(FROM[name], workflow)
     if name == "stop":
         operators.cancel_task(task.id, actor=OPERATOR)
@@ -47,14 +64,33 @@ def prepare(name: str, workflow: Workflow) -> Task:
     return task
 
 
+def make_dead_at_b(workflow: Workflow) -> Task:
+    """A task that stored what a left and gave up at b."""
+    task = submit(workflow)
+    held = claim(workflow)
+    sql.checkpoint_unit(held, make_unit(held, workflow), lease_seconds=LEASE, groups=[])
+    operators.retry_task(task.id, actor=OPERATOR)
+    holder.record_failure(claim(workflow), attempt(), retries=0, backoff=1)
+    task.refresh_from_db()
+    return task
+
+
 def path_of(task: Task, name: str) -> str:
     """Where the action is posted."""
     return reverse("dashboard:act", args=[task.id, name])
 
 
-def fill(task: Task, name: str, **more: str) -> dict[str, str]:
+def ask_path(task: Task, name: str) -> str:
+    """Where its form is."""
+    seq = f"?unit={StepOutput.objects.get(task=task).seq}" if name == "edit" else ""
+    return path_of(task, name) + seq
+
+
+def fill(task: Task, name: str, /, **more: str) -> dict[str, str]:
     """The form as the page sent it, typed into."""
     seen = {"revision": str(task.revision), "seen": name_position(task)}
+    if name == "edit":
+        seen["seq"] = str(StepOutput.objects.get(task=task).seq)
     return seen | TYPED.get(name, {}) | more
 
 
@@ -62,13 +98,14 @@ def fill(task: Task, name: str, **more: str) -> dict[str, str]:
 def test_an_action_without_a_script(operator: Client, three: Workflow, name: str) -> None:
     task = prepare(name, three)
     page = operator.get(reverse("dashboard:task", args=[task.id])).content.decode()
-    assert path_of(task, name) in page
-    form = operator.get(path_of(task, name))
+    assert f'href="{ask_path(task, name)}"' in page or f'action="{path_of(task, name)}"' in page
+    form = operator.get(ask_path(task, name))
     assert form.status_code == 200
     assert b"</html>" in form.content
     response = operator.post(path_of(task, name), fill(task, name))
     assert response.status_code == 302
-    assert response["Location"] == reverse("dashboard:task", args=[task.id])
+    goal = Task.objects.get(copied_from=task) if name == "fork" else task
+    assert response["Location"] == reverse("dashboard:task", args=[goal.id])
     task.refresh_from_db()
     assert task.status == TO[name]
     assert ACTIONS[name].done in operator.get(response["Location"]).content.decode()
@@ -77,10 +114,14 @@ def test_an_action_without_a_script(operator: Client, three: Workflow, name: str
 @pytest.mark.parametrize("name", ACTIONS)
 def test_an_action_with_a_script(operator: Client, three: Workflow, name: str) -> None:
     task = prepare(name, three)
-    form = operator.get(path_of(task, name), headers=PART)
+    form = operator.get(ask_path(task, name), headers=PART)
     assert form.content.decode().lstrip().startswith("<form")
     response = operator.post(path_of(task, name), fill(task, name), headers=PART)
     assert response.status_code == 200
+    if name == "fork":  # the whole page goes to the copy
+        copy = Task.objects.get(copied_from=task)
+        assert response["HX-Redirect"] == reverse("dashboard:task", args=[copy.id])
+        return
     assert response["HX-Retarget"] == "#task-vitals"
     assert json.loads(response["HX-Trigger"]) == {"done": True}
     text = response.content.decode()
@@ -213,16 +254,17 @@ def test_a_button_that_can_not_be_used_says_why(
     expected = {
         name
         for name, action in ACTIONS.items()
-        if not action.find_obstacle(task) and name not in {"stop"}
+        if not action.find_obstacle(task) and name not in {"stop", "edit"}
     }
     expected -= {"pause"} if task.status == states.PAUSED else {"resume"}
-    assert offered == (set() if status in states.FINAL else expected)
+    assert offered == expected
     why = re.search(r'<p class="why">(.*?)</p>', bar[1], re.DOTALL)
-    if status in states.FINAL:  # five dead buttons would say less
+    if status in states.FINAL:  # seven dead buttons would say less
+        assert offered == {"fork"}
         assert "be changed any more." in bar[1]
         return
     titles = re.findall(r'disabled title="([^"]*)"', bar[1])
-    assert len(titles) + len(offered) == 5
+    assert len(titles) + len(offered) == 8
     for title in titles:
         assert title.endswith(".")
         assert why

@@ -12,14 +12,26 @@ from django.views import defaults
 from dashboard.actions import ACTIONS
 from dashboard.urls import urlpatterns
 from ledger import artifacts, sql, states
+from ledger.events import Actor
+from ledger.models import Task
+from ledger.transitions.outputs import edit_output
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
 from tests.dashboard.fleet import fill_with_trouble
-from tests.factories import LEASE, ask, claim, make_in, make_unit, submit
+from tests.dashboard.test_actions import make_dead_at_b
+from tests.factories import LEASE, ask, claim, make_in, make_unit, spawn, submit
 
 MAX_QUERIES = 12
 NO_PAGES = frozenset({"answer", "undo", "logout", "login-link", "artifact"})
 """Routes that write, or send a file."""
+
+
+def make_edited(three: Workflow) -> Task:
+    """A task whose one unit a person wrote."""
+    task = make_dead_at_b(three)
+    seq = task.outputs.get().seq
+    edit_output(task.id, seq, output={"ok": 1}, actor=Actor("user", "1"), reason="wrong")
+    return task
 
 
 def list_pages(three: Workflow) -> dict[str, list[str]]:
@@ -38,17 +50,22 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
     )
     make_in(states.COMPLETED, three)
     seq = task.outputs.get().seq
+    edited = make_edited(three)
+    edit = edited.outputs.get(fence=0).seq
+    parent = submit(three, priority=100)
+    spawn(claim(three), three, 3)
     keys: dict[str, list[list[Any]]] = {
-        "workflow": [[three.name]], "task": [[task.id]], "outputs": [[task.id]],
-        "output": [[task.id, seq]], "events": [[task.id]],
-        "act": [[task.id, name] for name in ACTIONS], "approval": [[asked.id]],
-        "approval-file": [[asked.id, 0]],
+        "workflow": [[three.name]], "task": [[task.id], [edited.id], [parent.id]],
+        "outputs": [[task.id], [edited.id]], "output": [[task.id, seq], [edited.id, edit]],
+        "events": [[task.id]], "act": [[task.id, name] for name in ACTIONS if name != "edit"],
+        "approval": [[asked.id]], "approval-file": [[asked.id, 0]],
     }  # fmt: skip
     names = [str(route.name) for route in urlpatterns if route.name not in NO_PAGES]
     found = {
         name: [reverse(f"dashboard:{name}", args=args) for args in keys.get(name, [[]])]
         for name in names
     }
+    found["act"].append(reverse("dashboard:act", args=[task.id, "edit"]) + f"?unit={seq}")
     found["tasks"] += ["/tasks/?q=ferry&tag=nightly", "/tasks/?status=unfinished"]
     found["trouble"] += [f"/stalled/?kind={kind}" for kind in ("stalled", "lost", "gave-up")]
     return found

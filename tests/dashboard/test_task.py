@@ -136,8 +136,8 @@ def test_a_change_sends_every_part_once(operator: Client, three: Workflow) -> No
     text = poll.content.decode()
     assert text.lstrip().startswith('<dl class="vitals eight" id="task-vitals"')
     targets = re.findall(r'<hx-partial hx-target="#([a-z-]+)"', text)
-    assert targets == ["task-timeline", "task-head", "task-actions", "task-tabs", "task-past",
-                       "task-panel", "task-side", "task-events"]  # fmt: skip
+    assert targets == ["task-timeline", "task-head", "task-actions", "task-tabs", "task-children",
+                       "task-past", "task-panel", "task-side", "task-events"]  # fmt: skip
     for name in targets:
         assert text.count(f'id="{name}"') == 1
 

@@ -26,7 +26,6 @@ from tests.factories import (
     make_workflow,
     spawn,
     submit,
-    wait_for,
 )
 
 pytestmark = pytest.mark.both_databases
@@ -248,11 +247,3 @@ def test_a_parent_links_to_its_children(operator: Client, three: Workflow) -> No
     assert {row["parent"] for row in listed.context["rows"]} == {str(parent.pk)}
     assert len(listed.context["rows"]) == 2
     assert operator.get(reverse("dashboard:tasks"), {"parent": "x"}).status_code == 422
-
-
-def test_a_task_that_waits_for_a_signal_says_its_name(operator: Client, three: Workflow) -> None:
-    task = submit(three)
-    wait_for(claim(three), three)
-    page = operator.get(reverse("dashboard:task", args=[task.pk])).content.decode()
-    assert "the signal is called" in page
-    assert ">go<" in page

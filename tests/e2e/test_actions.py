@@ -23,6 +23,7 @@ from tests.e2e.conftest import OpenPage
 from tests.e2e.hands import WAYS, Mouse, make_hands
 from tests.e2e.kit import strict_page, wait_until
 from tests.factories import LEASE, OPERATOR, ask, claim, make_in, make_unit, submit
+from tests.factories import wait_for as await_signal
 
 pytestmark = pytest.mark.browser
 
@@ -95,10 +96,7 @@ def retry(hands: Mouse, three: Workflow) -> None:
 
 @script("task.restart")
 def restart(hands: Mouse, three: Workflow) -> None:
-    task = submit(three)
-    held = claim(three)
-    sql.checkpoint_unit(held, make_unit(held, three), lease_seconds=LEASE, groups=[])
-    open_task(hands, task)
+    task = open_task(hands, store_unit(three))
     hands.press("Restart from step…")
     hands.write("Feedback for the step", "read the second file")
     hands.press(re.compile("^Restart from [ab]$"))
@@ -133,6 +131,60 @@ def stop(hands: Mouse, three: Workflow) -> None:
     hands.write("Reason", "it hangs")
     hands.press("Stop now")
     wait_for(task, status=states.CANCELLED)
+
+
+@script("task.change")
+def change(hands: Mouse, three: Workflow) -> None:
+    task = open_task(hands, make_in(states.RUNNING, three))
+    hands.press("Change…")
+    hands.write("Title", "Ferries")
+    hands.write("Priority", "7")
+    hands.write("Tags", "nightly, north")
+    hands.press("Change")
+    wait_for(task, title="Ferries", priority=7, tags=["nightly", "north"], status=states.RUNNING)
+
+
+@script("task.signal")
+def send_signal(hands: Mouse, three: Workflow) -> None:
+    task = submit(three)
+    await_signal(claim(three), three)
+    open_task(hands, task)
+    hands.press("Send signal…")
+    hands.page.get_by_text("It waits for go, which lets it go on at once").wait_for()
+    hands.write("Data", '{"found": 3}')
+    hands.press("Send signal")
+    wait_for(task, status=states.QUEUED)
+    assert task.answer["signal"]["data"] == {"found": 3}
+
+
+def store_unit(three: Workflow) -> Task:
+    """A running task that has stored what a left."""
+    task = submit(three)
+    held = claim(three)
+    sql.checkpoint_unit(held, make_unit(held, three), lease_seconds=LEASE, groups=[])
+    return task
+
+
+@script("task.fork")
+def copy_from_a_step(hands: Mouse, three: Workflow) -> None:
+    task = open_task(hands, store_unit(three))
+    hands.press("Copy from step…")
+    hands.write("Input", '{"subject": "ferries"}')
+    hands.press(re.compile("^Copy from [ab]$"))
+    hands.page.get_by_text("This is the copy.").wait_for()
+    copy = Task.objects.get(copied_from=task)
+    assert (copy.input, str(copy.id) in hands.page.url) == ({"subject": "ferries"}, True)
+
+
+@script("task.edit")
+def edit_an_output(hands: Mouse, three: Workflow) -> None:
+    task = open_task(hands, store_unit(three))
+    hands.press("Edit and go on…")
+    hands.write("Output", '{"ok": "by hand"}')
+    hands.write("Reason", "the source is wrong")
+    hands.press("Edit and go on")
+    wait_for(task, status=states.QUEUED, round=1)
+    hands.page.get_by_text("Edited by operator: the source is wrong").first.wait_for()
 
 
 @script("stuck.act")

@@ -1,0 +1,82 @@
+"""What a task's page says of what it waits for, and of its parent and children."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from ledger import states
+from ledger.models import Task
+from ledger.transitions import operators
+from ledger.workflows import Workflow
+from tests.factories import OPERATOR, ask, claim, complete, spawn, submit, wait_for
+
+pytestmark = pytest.mark.both_databases
+
+
+def read_page(client: Client, task: Task) -> str:
+    """The task's page, white space apart."""
+    response = client.get(reverse("dashboard:task", args=[task.id]))
+    return re.sub(r"\s+", " ", response.content.decode())
+
+
+def test_a_parent_lists_its_children_by_status(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    spawn(claim(three), three, 25)
+    first, second = (claim(three) for _ in range(2))
+    first.step_index = 2
+    complete(first, three)
+    operators.cancel_task(second.lease.task_id, actor=OPERATOR)
+    text = read_page(operator, task)
+    shown = re.search(r'<div id="task-children">.*?</section>', text)
+    assert shown
+    query = f"/tasks/?parent={task.id}"
+    for status, label, count in (
+        (states.QUEUED, "Queued", 23), (states.RUNNING, "Running", 1),
+        (states.COMPLETED, "Completed", 1),
+    ):  # fmt: skip
+        link = f'href="{query}&amp;status={status}">{label} <span class="num">{count}</span>'
+        assert link in shown[0]
+    links = re.findall(r'<a href="/tasks/([0-9a-f-]{36})/">', shown[0])
+    assert len(links) == 20
+    assert str(first.lease.task_id) not in links  # what is completed comes last
+    assert "25 of 25 children unfinished" in text
+    assert "Waiting for its children" in text
+    assert "Waiting for a person" not in text
+    child = read_page(operator, Task.objects.get(pk=second.lease.task_id))
+    assert f'child of <a class="mono" href="/tasks/{task.id}/">' in child
+    assert 'id="children-h"' not in child
+
+
+@pytest.mark.parametrize(
+    ("timeout", "then"), [(3600, "the task goes on without it"), (None, "the task gives up")]
+)
+def test_a_signal_is_named_with_what_happens_without_it(
+    operator: Client, three: Workflow, timeout: int | None, then: str
+) -> None:
+    task = submit(three)
+    wait_for(claim(three), three, timeout=timeout)
+    text = read_page(operator, task)
+    assert 'it is called <span class="mono">go</span>' in text
+    assert re.search(rf"<time [^>]*>in \w+ [^<]*</time> {then}", text)
+    assert "Waiting for a signal" in text
+    assert "Waiting for a person" not in text
+
+
+def test_only_a_question_is_for_a_person(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    ask(claim(three), three)
+    assert "Waiting for a person" in read_page(operator, task)
+
+
+def test_an_edit_is_told_as_one(operator: Client, three: Workflow) -> None:
+    task = submit(three, title="Ferry")
+    operators.change_task(task.id, title="Ferries", priority=3, actor=OPERATOR, reason="typo")
+    text = read_page(operator, task)
+    assert "typo" in text
+    assert "title: Ferry → Ferries; priority: 0 → 3" in text or (
+        "priority: 0 → 3; title: Ferry → Ferries" in text
+    )
