@@ -185,9 +185,11 @@ class LimitReached(LedgerError):
     code = "limit_reached"
     status = 409
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, least: int = 0) -> None:
         super().__init__(message)
         self.reason = reason
+        self.least = least
+        """The limit that what was refused would have needed, as its column holds it."""
 
 
 class Unserialisable(LedgerError):

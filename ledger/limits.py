@@ -56,6 +56,26 @@ def find_overdue(task: Task, now: dt.datetime) -> str | None:
     return None
 
 
+def asks_people(task: Task, reason: str) -> bool:
+    """True when a used-up limit of the task is a question to people, not its end."""
+    return task.on_limit == "ask" and reason in states.LIMIT_REASONS
+
+
+def describe_reason(reason: str) -> str:
+    """A limit's reason code as a sentence."""
+    return f"The limit of {reason.removeprefix('limit_')} is used up."
+
+
+def shift_wall(task: Task, seconds: float | None) -> dict[str, Any]:
+    """The columns of a new wall limit: what was used of the old one stays used."""
+    if seconds is None:
+        return {}
+    more = seconds - task.limit_wall
+    if task.wall_until is not None:
+        return {"wall_until": task.wall_until + dt.timedelta(seconds=more)}
+    return {"wall_left": (task.wall_left or 0.0) + more}
+
+
 def read_limits(given: Mapping[str, Any] | None, fill: bool = True) -> dict[str, Any]:
     """Limits as clients write them as columns: `{units, tokens, cost, wall, deadline_at}`.
 

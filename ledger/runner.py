@@ -288,8 +288,8 @@ def _plan_failure(held: Claimed, ctx: Context, step: Step, error: BaseException)
         seconds, why = error.seconds, str(error)
         return lambda: holder.release_task(held, why=why, delay=seconds, retries=step.retries)
     if isinstance(error, LimitReached):
-        reason = error.reason
-        return lambda: holder.bury_task(held, attempt, reason)
+        reason, least = error.reason, error.least
+        return lambda: holder.bury_task(held, attempt, reason, least)
     if isinstance(error, Unserialisable):
         return lambda: holder.bury_task(held, attempt, states.UNSERIALISABLE_OUTPUT)
     if isinstance(error, Fail):

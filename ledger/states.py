@@ -55,6 +55,7 @@ CANCELLED_BY_PARENT = "cancelled_by_parent"
 COMPENSATING = "compensating"
 
 LIMIT_REASONS = frozenset({LIMIT_UNITS, LIMIT_TOKENS, LIMIT_COST, LIMIT_WALL, LIMIT_DEADLINE})
+FOR_PEOPLE = frozenset({APPROVAL, DECIDED})
 TIMERS = frozenset({SLEEP, NOT_BEFORE})
 """Reasons of `scheduled` that somebody asked for, unlike a backoff."""
 
@@ -94,19 +95,21 @@ EDGES: tuple[Edge, ...] = (
     *_loops("fork_task", " ".join(STATUSES), "operator"),
     *_edges("claim_task", QUEUED, RUNNING, "worker"),
     *_edges("checkpoint_unit", RUNNING, "running queued completed", "holder"),
-    *_edges("settle_unit", RUNNING, "queued scheduled paused cancelled dead", "holder"),
+    *_edges("settle_unit", RUNNING, "queued scheduled waiting paused cancelled dead", "holder"),
     *_edges("ask_approval", RUNNING, "waiting cancelled", "holder"),
     *_edges("await_signal", RUNNING, "waiting queued paused completed cancelled", "holder"),
     *_edges("spawn_children", RUNNING, "waiting cancelled", "holder"),
     *_edges("fail_task", RUNNING, FAILED, "holder"),
-    *_edges("bury_task", RUNNING, DEAD, "holder"),
-    *_edges("record_failure", RUNNING, "scheduled cancelled dead", "holder"),
-    *_edges("repair_task", RUNNING, "queued paused cancelled dead", "holder"),
-    *_edges("release_task", RUNNING, "queued scheduled paused cancelled dead", "holder"),
+    *_edges("bury_task", RUNNING, "waiting dead", "holder"),
+    *_edges("record_failure", RUNNING, "scheduled waiting cancelled dead", "holder"),
+    *_edges("repair_task", RUNNING, "queued waiting paused cancelled dead", "holder"),
+    *_edges("release_task", RUNNING, "queued scheduled waiting paused cancelled dead", "holder"),
     *_edges("misfit_task", RUNNING, "paused cancelled", "holder"),
     *_edges("reclaim_task", RUNNING, "queued paused cancelled dead", "sweeper"),
     *_edges("promote_due", SCHEDULED, "queued paused", "sweeper"),
     *_edges("apply_decision", WAITING, "queued paused completed failed", "sweeper"),
+    *_edges("go_on_after_limit", WAITING, "queued scheduled waiting paused", "approver"),
+    Edge("end_by_limit", WAITING, DEAD, "approver"),
     *_edges("expire_approval", WAITING, "queued paused failed dead", "sweeper"),
     *_edges("send_signal", WAITING, "queued paused completed", "client"),
     *_loops("send_signal", f"{_UNHELD} running", "client"),
@@ -114,7 +117,7 @@ EDGES: tuple[Edge, ...] = (
     *_edges("join_children", WAITING, "queued paused completed failed", "sweeper"),
     *_edges("cancel_child", _UNHELD, CANCELLED, "sweeper"),
     *_loops("cancel_child", RUNNING, "sweeper"),
-    *_edges("enforce_limit", _UNHELD, DEAD, "sweeper"),
+    *_edges("enforce_limit", _UNHELD, "waiting dead", "sweeper"),
     *_loops("decide_approval", WAITING, "approver"),
     *_loops("undo_decision", WAITING, "approver"),
     *_edges("cancel_task", f"{_UNHELD} failed dead", CANCELLED, "operator"),

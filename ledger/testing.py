@@ -117,7 +117,8 @@ def run(
 ) -> Ended:
     """Submit a task and run it until it is finished, or waits for what is not given.
 
-    `answers` and `faults` are keyed by step, `signals` (what they carry) by name. A list holds one
+    `answers` and `faults` are keyed by step (answers about a used-up limit by "limit"), `signals`
+    (what they carry) by name. A list holds one
     for each time that the step asks or runs (None: no fault); a single answer or signal is given
     every time, a single fault happens once.
     `options` are those of `submit_task` (title, key, limits_given, max_repairs …). Raises
@@ -231,7 +232,8 @@ def _move_on(task: Task, replies: _Replies) -> bool:
     request = Approval.objects.filter(task=task, status="open").first()
     if request is None:
         return task.status in {states.QUEUED, states.SCHEDULED}
-    answer = next(replies.answers.get(request.step, iter(())), None)
+    asked = "limit" if request.kind == "limit" else request.step
+    answer = next(replies.answers.get(asked, iter(())), None)
     if answer == EXPIRE:
         _skip_to(request.expires_at)
     elif answer is not None:

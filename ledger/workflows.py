@@ -12,7 +12,7 @@ import inspect
 import re
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from django.conf import settings
 from pydantic import BaseModel, ValidationError
@@ -111,7 +111,8 @@ class Workflow:
 
     `input` is a pydantic model of what a submitter gives (None: any JSON object). `max_repairs`
     bounds the restarts that the workflow itself asks for (None: the site's default).
-    `self_approval=True` lets the submitter of a task answer its questions.
+    `self_approval=True` lets the submitter of a task answer its questions. With `on_limit="ask"`
+    a used-up limit is a question to people; otherwise the task is dead by it.
     Raises ValueError for a name or a bound that can't be.
     """
 
@@ -124,6 +125,7 @@ class Workflow:
         max_repairs: int | None = None,
         limits: Limits | None = None,
         self_approval: bool = False,
+        on_limit: Literal["dead", "ask"] = "dead",
         description: str = "",
     ) -> None:
         self.name = _check_name(name, "a workflow's name")
@@ -136,6 +138,9 @@ class Workflow:
         self.max_repairs = max_repairs
         self.limits = limits or Limits()
         self.self_approval = self_approval
+        if on_limit not in {"dead", "ask"}:
+            raise ValueError(f"workflow {name}: on_limit={on_limit!r} is neither 'dead' nor 'ask'")
+        self.on_limit = on_limit
         self.description = description
         self.steps: list[Step] = []
         self._digest: str | None = None

@@ -14,6 +14,9 @@ REJECTED = "rejected"
 SENT_BACK = "sent_back"
 EXPIRED = "expired"
 VOID = "void"
+QUESTION = "question"
+LIMIT = "limit"
+"""The two kinds: what a step asks, and what the engine asks when a limit is used up."""
 STATUSES = (OPEN, APPROVED, REJECTED, SENT_BACK, EXPIRED, VOID)
 
 
@@ -22,6 +25,7 @@ class Approval(models.Model):
 
     id = models.UUIDField(primary_key=True, default=make_id, editable=False)
     task = models.ForeignKey(Task, models.PROTECT, related_name="approvals")
+    kind = models.CharField(max_length=10, default=QUESTION, db_default=QUESTION)
     step = models.CharField(max_length=100)
     step_index = models.IntegerField()
     turn = models.IntegerField()

@@ -100,6 +100,10 @@ class Task(models.Model):
     used_tokens_in = models.BigIntegerField(default=0)
     used_tokens_out = models.BigIntegerField(default=0)
     used_cost = models.BigIntegerField(default=0)
+    # What a used-up limit does, "dead" or "ask", and whether the submitter may answer then: stored,
+    # since a sweep or a web process may not have the workflow's code.
+    on_limit = models.CharField(max_length=10, default="dead", db_default="dead")
+    self_approval = models.BooleanField(default=False, db_default=False)
 
     cancel_requested = models.BooleanField(default=False)
     cancel_by = models.CharField(max_length=200, blank=True, default="")

@@ -51,6 +51,7 @@ def show_approval(row: Approval) -> dict[str, Any]:
         "workflow": row.task.workflow,
         "title": row.task.title,
         "submitted_by": row.task.submitted_by,
+        "kind": row.kind,
         "step": row.step,
         "turn": row.turn,
         "round": row.round,

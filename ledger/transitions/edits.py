@@ -28,7 +28,7 @@ from ledger.models import StepOutput, Task
 from ledger.transitions.approvals import void_open_approval
 from ledger.transitions.holder import forget_answer
 from ledger.transitions.moves import FRESH_UNIT, NO_FLAGS, lock_task, move_task, update_row
-from ledger.transitions.operators import FORK_HINT, check_reason, shift_wall
+from ledger.transitions.operators import FORK_HINT, check_reason
 from ledger.transitions.submit import FAR_FUTURE, check_count, read_columns
 
 STATUSES = (states.QUEUED, states.SCHEDULED, states.PAUSED, states.CANCELLED)
@@ -247,7 +247,7 @@ def _read_limits(task: Task, changes: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidInput(name, error.reason) from None
     if "deadline_at" in changes:
         columns.setdefault("deadline_at", None)
-    return columns | shift_wall(task, columns.get("limit_wall"))
+    return columns | limits.shift_wall(task, columns.get("limit_wall"))
 
 
 def _read_time(task: Task, changes: Mapping[str, Any], target: str) -> dict[str, Any]:

@@ -132,6 +132,7 @@ def _draw_columns(task: Task, workflow: Workflow, stand: Stand, now: dt.datetime
     ahead = task.deadline_at is not None and task.deadline_at > now
     return columns | {
         "workflow_version": workflow.version, "definition_digest": workflow.digest(),
+        "on_limit": workflow.on_limit, "self_approval": workflow.self_approval,
         "total_steps": len(workflow.steps), "progress": stand.progress,
         "workspace": stand.workspace, "copied_from": task,
         "deadline_at": task.deadline_at if ahead else None,

@@ -20,6 +20,7 @@ from ledger import canonical, conf, limits, sql, states
 from ledger.events import Actor, record_event
 from ledger.models import StepOutput, Task
 from ledger.sql import Claimed, Unit
+from ledger.transitions.limit_questions import ask_limit, describe_timer
 from ledger.transitions.moves import (
     FRESH_UNIT,
     NO_REPORT,
@@ -27,6 +28,11 @@ from ledger.transitions.moves import (
     make_error,
     move_task,
 )
+
+
+_TIMERS = {"settle_unit": states.SLEEP, "record_failure": states.BACKOFF,
+           "release_task": states.RELEASED}  # fmt: skip
+"""What a delay on these ways out of `running` is for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Attempt:
 def settle_unit(
     held: Claimed, unit: Unit, *, delay: float = 0.0, until: dt.datetime | None = None
 ) -> None:
-    """running -> queued, scheduled, cancelled, paused or dead: store the output and let go.
+    """running -> queued, scheduled, cancelled, paused, dead or waiting: store the output, let go.
 
     The way of a checkpoint that a flag or a limit kept off the plain course, and of Sleep and
     Again(after=): `delay` seconds or `until` a time. Raises LeaseLost or AlreadySettled.
@@ -124,17 +130,18 @@ def fail_task(held: Claimed, attempt: Attempt) -> None:
                {"error": attempt.error})  # fmt: skip
 
 
-def bury_task(held: Claimed, attempt: Attempt | None, reason: str) -> None:
+def bury_task(held: Claimed, attempt: Attempt | None, reason: str, least: int = 0) -> None:
     """running -> dead at once: a limit is used up, or the output can't be stored.
 
-    `attempt` is None when the limit was found before the step began.
+    `attempt` is None when the limit was found before the step began; `least` is the limit that
+    what was refused would have needed. Waiting instead, where people are asked about limits.
     """
     with lock_held(held.lease, "failure") as (task, now):
         fields = {}
         if attempt is not None:
             _record_attempt(task, held, attempt, now, "attempt_failed")
             fields["error"] = attempt.error
-        leave_running(task, held, now, "bury_task", states.DEAD, reason, 0, fields)
+        leave_running(task, held, now, "bury_task", states.DEAD, reason, 0, fields, least)
 
 
 def record_failure(held: Claimed, attempt: Attempt, *, retries: int, backoff: float) -> None:
@@ -226,6 +233,7 @@ def leave_running(
     reason: str,
     delay: float,
     fields: dict[str, Any],
+    least: int = 0,
 ) -> None:
     """Leave `running` along `edge`, with the event that the target asks for."""
     worker = Actor("worker", held.owner)
@@ -241,14 +249,14 @@ def leave_running(
         fields = {**fields, "pause_requested": False}
     elif target in {states.DEAD, states.FAILED}:
         if not fields.get("error"):
-            fields = {**fields, "error": make_error(task, "LimitReached", describe_reason(reason))}
+            text = limits.describe_reason(reason)
+            fields = {**fields, "error": make_error(task, "LimitReached", text)}
+        if limits.asks_people(task, reason):
+            until = now + dt.timedelta(seconds=delay)
+            then = describe_timer(_TIMERS.get(edge, ""), until) if delay else {}
+            return ask_limit(task, now, edge, reason, worker, fields, then, least, by_holder=True)
         record_event(task, target, worker, now, reason=reason, error=fields["error"])
     move_task(task, now, edge, target, reason=reason, by_holder=True, **fields)
-
-
-def describe_reason(reason: str) -> str:
-    """A limit's reason code as a sentence."""
-    return f"The limit of {reason.removeprefix('limit_')} is used up."
 
 
 def store_unit(

@@ -13,6 +13,13 @@ from ledger.events import Actor, record_event
 from ledger.models import Task
 from ledger.transitions.approvals import void_open_approval
 from ledger.transitions.holder import forget_answer, supersede_outputs
+from ledger.transitions.limit_answers import (
+    change_limits,
+    find_limit_question,
+    go_on_after_limit,
+    has_room,
+    leave_stored_unit,
+)
 from ledger.transitions.moves import (
     FRESH_UNIT,
     NO_FLAGS,
@@ -118,25 +125,11 @@ def retry_task(
         )  # fmt: skip
         fields: dict[str, Any] = {**NO_FLAGS}
         if task.status in states.FINISHED:
-            fields |= {**FRESH_UNIT, **_leave_stored_unit(task)}
+            fields |= {**FRESH_UNIT, **leave_stored_unit(task)}
         record_event(task, "retried", actor, now, reason=reason, taken_from=task.lease_owner)
         if task.status == states.RUNNING:
             fields |= {"rank": task.rank, "available_at": task.available_at}
         move_task(task, now, "retry_task", **fields, **revive_wait(task, now))
-
-
-def _leave_stored_unit(task: Task) -> dict[str, Any]:
-    """Out of an end that came while people were asked: the step asks again, as its next turn.
-
-    The unit's output is accepted and stays; the same unit can't store a second one. An answer to
-    the old question must not pass for one to the new.
-    """
-    if task.waits is not None:
-        return {}  # its unit is stored, and the wait for what came of it goes on
-    stored = task.outputs.filter(
-        step_index=task.step_index, turn=task.turn, superseded_in_round__isnull=True
-    ).exists()
-    return {"turn": task.turn + 1, "answer": None} if stored else {}
 
 
 def restart_task(
@@ -195,7 +188,10 @@ def _find_step(task: Task, workflow: Workflow, to_step: str | int) -> int:
 
 def _enter_version(task: Task, workflow: Workflow) -> dict[str, Any]:
     """The columns of a task that goes on under `workflow`; its input must be one of it."""
-    columns = {"definition_digest": workflow.digest(), "total_steps": len(workflow.steps)}
+    columns = {
+        "definition_digest": workflow.digest(), "total_steps": len(workflow.steps),
+        "on_limit": workflow.on_limit, "self_approval": workflow.self_approval,
+    }  # fmt: skip
     if workflow.version == task.workflow_version:
         return columns
     return columns | {
@@ -213,7 +209,8 @@ def extend_limits(
 ) -> None:
     """Change the bounds of anything unfinished; what a limit had ended goes on: dead -> queued.
 
-    Raises InvalidInput naming the limit, also when a dead task's own limit is still used up.
+    A question about the limit is closed by it. Raises InvalidInput naming the limit, also when a
+    dead task's own limit is still used up.
     """
     check_reason(reason)
     columns = limits.read_limits(limits_given, fill=False)
@@ -223,22 +220,18 @@ def extend_limits(
         dead_by_limit = task.status == states.DEAD and task.status_reason in states.LIMIT_REASONS
         if not dead_by_limit:
             require_status(task, "extend the limits of", states.UNFINISHED)
-        before = limits.describe_limits(task)
-        columns |= shift_wall(task, columns.get("limit_wall"))
-        for name, value in columns.items():
-            setattr(task, name, value)
-        after = limits.describe_limits(task)
-        record_event(task, "limits_changed", actor, now, reason=reason,
-                     before=_as_text(before), after=_as_text(after))  # fmt: skip
-        if not dead_by_limit:
+        columns = change_limits(task, columns, actor, now, reason)
+        if dead_by_limit:
+            over = limits.find_exhausted(task) or limits.find_overdue(task, now)
+            if over or (task.wall_left is not None and task.wall_left <= 0):
+                name = (over or states.LIMIT_WALL).removeprefix("limit_")
+                raise InvalidInput(f"limits.{name}", "is still used up; raise it further")
+            return go_on_after_limit(task, now, "extend_limits", columns)
+        question = find_limit_question(task)
+        if question is None or not has_room(question, task, now):
             return update_row(task, {**columns, "updated_at": now})
-        over = limits.find_exhausted(task) or limits.find_overdue(task, now)
-        if over or (task.wall_left is not None and task.wall_left <= 0):
-            name = (over or states.LIMIT_WALL).removeprefix("limit_")
-            raise InvalidInput(f"limits.{name}", "is still used up; raise it further")
-        columns.pop("wall_left", None)  # move_task starts it again from the task's own
-        columns |= _leave_stored_unit(task)
-        move_task(task, now, "extend_limits", error=None, **columns, **revive_wait(task, now))
+        void_open_approval(task, actor, now, reason or "the limit was changed")
+        go_on_after_limit(task, now, "go_on_after_limit", columns, question)
 
 
 def change_task(
@@ -275,20 +268,6 @@ def change_task(
         update_row(task, {**columns, "rank": task.rank + shift, "updated_at": now})
         if task.status == states.QUEUED:
             sql.wake_workers()
-
-
-def shift_wall(task: Task, seconds: float | None) -> dict[str, Any]:
-    """The columns of a new wall limit: what was used of the old one stays used."""
-    if seconds is None:
-        return {}
-    more = seconds - task.limit_wall
-    if task.wall_until is not None:
-        return {"wall_until": task.wall_until + dt.timedelta(seconds=more)}
-    return {"wall_left": (task.wall_left or 0.0) + more}
-
-
-def _as_text(described: dict[str, Any]) -> dict[str, Any]:
-    return {k: v.isoformat() if isinstance(v, dt.datetime) else v for k, v in described.items()}
 
 
 def _unpause() -> dict[str, Any]:

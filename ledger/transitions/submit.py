@@ -150,6 +150,7 @@ def draft_task(
         "body_digest": canonical.digest_json(body), "submitted_by": str(actor),
         "total_steps": len(workflow.steps), "step_name": workflow.steps[0].name,
         "stall_after": stall_after or tunables.stall_seconds,
+        "on_limit": workflow.on_limit, "self_approval": workflow.self_approval,
     }  # fmt: skip
     return Draft(columns, actor, not_before)
 

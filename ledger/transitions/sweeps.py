@@ -22,7 +22,7 @@ from ledger import clock, conf, limits, sql, states
 from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Approval, Event, Task
 from ledger.transitions import approvals, children, overdue, waits
-from ledger.transitions.holder import describe_reason
+from ledger.transitions.limit_questions import ask_limit, describe_place
 from ledger.transitions.moves import lock_if_free, make_error, move_task, skip_locked
 
 log = logging.getLogger(__name__)
@@ -243,13 +243,14 @@ def expire_approvals(limit: int = 100) -> int:
 
 
 def enforce_limits(limit: int = 100) -> int:
-    """queued, scheduled, waiting, paused -> dead, past the wall limit or the deadline.
+    """queued, scheduled, waiting, paused -> dead or a question, past the wall limit or deadline.
 
     What runs is judged by its holder at the unit's end, which has a bound of its own.
     """
     overdue = (
         Task.objects.filter(Q(wall_until__lte=clock.now()) | Q(deadline_at__lte=clock.now()))
         .filter(status__in=sorted(states.UNFINISHED - {states.RUNNING}))
+        .exclude(on_limit="ask", status=states.WAITING, status_reason__in=states.FOR_PEOPLE)
         .values_list("id", flat=True)[:limit]
     )
     return move_each(overdue, enforce_limit)
@@ -264,8 +265,15 @@ def enforce_limit(task_id: UUID) -> bool:
         reason = limits.find_overdue(task, now)
         if reason is None or task.status not in states.UNFINISHED - {states.RUNNING}:
             return False
-        approvals.void_open_approval(task, SYSTEM, now, describe_reason(reason))
-        error = make_error(task, "LimitReached", describe_reason(reason))
+        text = limits.describe_reason(reason)
+        error = make_error(task, "LimitReached", text)
+        if limits.asks_people(task, reason):
+            if task.status == states.WAITING and task.status_reason in states.FOR_PEOPLE:
+                return False  # one question at a time: the limit's comes when it would go on
+            ask_limit(task, now, "enforce_limit", reason, SYSTEM, {"error": error},
+                      describe_place(task))  # fmt: skip
+            return True
+        approvals.void_open_approval(task, SYSTEM, now, text)
         record_event(task, "dead", SYSTEM, now, reason=reason, error=error)
         move_task(task, now, "enforce_limit", states.DEAD, reason=reason, error=error)
         return True

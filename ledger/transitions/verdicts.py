@@ -10,6 +10,7 @@ from ledger.events import SYSTEM, record_event
 from ledger.models import Approval, Task
 from ledger.models import approvals as kinds
 from ledger.transitions.holder import supersede_outputs
+from ledger.transitions.limit_answers import act_on_limit
 from ledger.transitions.moves import (
     NO_REPORT,
     complete_task,
@@ -22,6 +23,8 @@ from ledger.transitions.moves import (
 def act_on(request: Approval, task: Task, now: dt.datetime, edge: str) -> None:
     """Move a waiting task where the closed `request` leads."""
     Approval.objects.filter(pk=request.pk).update(applied_at=now)
+    if request.kind == kinds.LIMIT:
+        return act_on_limit(request, task, now)
     fields: dict[str, Any] = {"answer": describe_answer(request)}
     if request.status == kinds.APPROVED:
         return _go_on(request, task, now, edge, fields)

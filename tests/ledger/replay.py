@@ -98,7 +98,8 @@ def check_questions(record: Record) -> None:
 
 
 HARMLESS = {"signalled", "dead", "retried", "limits_changed", "pause_requested", "resumed",
-            "edited", "stale_write_refused"}  # fmt: skip
+            "edited", "stale_write_refused", "approval_requested", "approval_voted",
+            "approval_decided", "approval_expired", "approval_voided"}  # fmt: skip
 """Events that do not end a wait."""
 
 
@@ -166,7 +167,9 @@ def _take_output(where: Where, row: StepOutput) -> None:
 def _take_event(where: Where, event: Event, approvals: dict[str, Approval]) -> None:
     kind, data = event.kind, event.data
     waited = where.waits
-    where.waits = kind == "waiting" or (waited and kind in HARMLESS and not data.get("taken"))
+    by_limit = data.get("reason") in states.LIMIT_REASONS
+    harmless = kind in HARMLESS or by_limit
+    where.waits = kind == "waiting" or (waited and harmless and not data.get("taken"))
     if kind == "submitted":
         where.status = states.SCHEDULED if data["until"] else "ready"
     elif kind in {"scheduled", "paused", "completed", "failed", "dead", "cancelled"}:
@@ -179,6 +182,8 @@ def _take_event(where: Where, event: Event, approvals: dict[str, Approval]) -> N
         where.status = "ready"
         if data["reason"] == states.DECIDED:
             _take_decision(where, approvals[data["approval"]])
+        elif by_limit and not where.waits:
+            where.leave_stored_unit()
     elif kind == "repaired":
         where.status = "ready"
         where.restart(STEPS.index(data["to"]), 0, data["round"])
@@ -205,7 +210,7 @@ def _take_event(where: Where, event: Event, approvals: dict[str, Approval]) -> N
 
 def _take_decision(where: Where, request: Approval) -> None:
     """Where an approval leads; a no and a sending back leave an event of their own."""
-    if request.status != "approved":
+    if request.status != "approved" or request.kind == "limit":
         return
     if request.then == "again":
         where.turn += 1

@@ -47,7 +47,7 @@ PLAIN = 2
 """The number of the stage's first output; about the second one people are asked."""
 
 
-type Wait = Callable[[Claimed, Workflow], None]
+type Wait = Callable[[Claimed, Workflow], Any]
 
 
 @dataclasses.dataclass
@@ -119,11 +119,43 @@ def die_waiting(held: Claimed, flow: Workflow) -> None:
     assert sweeps.enforce_limit(held.task_id)
 
 
-def decide(request: Approval, decision: str = "approve", undo: float = 0.0) -> Approval:
+def run_out(held: Claimed, flow: Workflow, settle: Wait | None = None) -> Approval:
+    """The task has used its units, and people are asked about that."""
+    Task.objects.filter(pk=held.task_id).update(on_limit="ask", limit_units=1)
+    if settle is None:
+        holder.bury_task(held, attempt(), states.LIMIT_UNITS)
+    else:
+        settle(held, flow)
+    return Approval.objects.get(task=held.task_id, status="open")
+
+
+def run_out_sleeping(held: Claimed, flow: Workflow) -> Approval:
+    """So does one whose unit wants to sleep."""
+    return run_out(held, flow, lambda *_: holder.settle_unit(held, make_unit(held, flow), delay=90))
+
+
+def run_out_waiting(held: Claimed, flow: Workflow) -> Approval:
+    """The deadline passes while the task waits for a signal, and people are asked about that."""
+    wait_for(held, flow)
+    past = clock.read() - dt.timedelta(seconds=1)
+    Task.objects.filter(pk=held.task_id).update(on_limit="ask", deadline_at=past)
+    assert sweeps.enforce_limit(held.task_id)
+    return Approval.objects.get(task=held.task_id, status="open")
+
+
+def ask_about_limits(stage: Stage) -> None:
+    """The units are used up, and people are to be asked about limits."""
+    Task.objects.filter(pk=stage.task.pk).update(on_limit="ask", limit_units=1)
+
+
+def decide(
+    request: Approval, decision: str = "approve", undo: float = 0.0, values: Any = None
+) -> Approval:
     """An approver's answer."""
     return approvals.decide_approval(
-        request.id, decision=decision, actor=APPROVER, digest=request.digest, undo_seconds=undo
-    )
+        request.id, decision=decision, actor=APPROVER, digest=request.digest, undo_seconds=undo,
+        values=values,
+    )  # fmt: skip
 
 
 def call(function: str, stage: Stage, **given: Any) -> Any:
@@ -164,6 +196,8 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "apply_decision": lambda: approvals.apply_decision(key),
         "expire_approval": lambda: overdue.expire_approval(stage.request.id),
         "enforce_limit": lambda: sweeps.enforce_limit(key),
+        "go_on_after_limit": lambda: decide(stage.request, **{"values": {"units": 90}, **given}),
+        "end_by_limit": lambda: decide(stage.request, "reject"),
         "decide_approval": lambda: decide(stage.request, undo=8.0),
         "undo_decision": lambda: approvals.undo_decision(stage.request.id, actor=APPROVER),
         "cancel_task": lambda: operators.cancel_task(key, **by),
@@ -285,6 +319,17 @@ WAYS: dict[tuple[str, str], Way] = {
     ("expire_approval", states.QUEUED): Way(asking={"on_expiry": "a"}),
     ("expire_approval", states.PAUSED): Way(asking={"on_expiry": "a"}, before=pause),
     ("expire_approval", states.FAILED): Way(asking={"on_expiry": "reject"}),
+    ("go_on_after_limit", states.QUEUED): Way(wait=run_out),
+    ("go_on_after_limit", states.PAUSED): Way(wait=run_out, before=pause),
+    ("go_on_after_limit", states.SCHEDULED): Way(wait=run_out_sleeping),
+    ("go_on_after_limit", states.WAITING): Way(
+        wait=run_out_waiting, given={"values": {"deadline_at": "2999-01-01T00:00:00Z"}}
+    ),
+    ("end_by_limit", states.DEAD): Way(wait=run_out),
+    ("enforce_limit", states.WAITING): Way(wait=wait_for, before=ask_about_limits),
+    **{(function, states.WAITING): Way(before=ask_about_limits)
+       for function in ("settle_unit", "bury_task", "record_failure", "repair_task",
+                        "release_task")},
     ("undo_decision", states.WAITING): Way(before=approve),
     ("await_signal", states.QUEUED): Way(before=send),
     ("await_signal", states.PAUSED): Way(before=send_and_pause),

@@ -196,6 +196,7 @@ class Ledger(RuleBasedStateMachine):
     # --- Clients and workers ----------------------------------------------------------------------
 
     def submit(self) -> None:
+        self.flow.on_limit = self.choose("dead", "ask", "ask")
         now, later = clock.read(), self.choose(False, False, True)
         bounds = {"units": self.choose(100, 100, 3, 1), "tokens": 100, "wall": 5000}
         if self.choose(False, True):
@@ -262,7 +263,7 @@ class Ledger(RuleBasedStateMachine):
             lambda: holder.release_task(held, why="busy", delay=12.0),
             lambda: holder.misfit_task(held, problem="no such step"),
             lambda: holder.fail_task(held, attempt()),
-            lambda: holder.bury_task(held, attempt(), states.LIMIT_TOKENS),
+            lambda: holder.bury_task(held, attempt(), states.LIMIT_TOKENS, self.choose(0, 500)),
         ]))  # fmt: skip
 
     def repair(self) -> None:
@@ -387,8 +388,13 @@ class Ledger(RuleBasedStateMachine):
     def answer(self) -> None:
         request = self.choose_request()
         decision, undo = self.choose("approve", "approve", "reject", "send_back"), self.choose(0, 8)
+        values = None
+        if request.kind == "limit":
+            name = request.payload["limit"]
+            values = {name: LATER.isoformat() if name == "deadline_at" else self.choose(2, 9000)}
         self.try_to(lambda: approvals.decide_approval(
-            request.pk, decision=decision, actor=APPROVER, digest=request.digest, undo_seconds=undo
+            request.pk, decision=decision, actor=APPROVER, digest=request.digest,
+            undo_seconds=undo, values=values,
         ))  # fmt: skip
 
     def undo(self) -> None:
