@@ -4,25 +4,24 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('longwatch_ledger', '0008_assignees'),
+        ("longwatch_ledger", "0008_assignees"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='approval',
-            name='kind',
-            field=models.CharField(db_default='question', default='question', max_length=10),
+            model_name="approval",
+            name="kind",
+            field=models.CharField(db_default="question", default="question", max_length=10),
         ),
         migrations.AddField(
-            model_name='task',
-            name='on_limit',
-            field=models.CharField(db_default='dead', default='dead', max_length=10),
+            model_name="task",
+            name="on_limit",
+            field=models.CharField(db_default="dead", default="dead", max_length=10),
         ),
         migrations.AddField(
-            model_name='task',
-            name='self_approval',
+            model_name="task",
+            name="self_approval",
             field=models.BooleanField(db_default=False, default=False),
         ),
     ]

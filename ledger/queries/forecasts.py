@@ -24,7 +24,7 @@ class Forecast(NamedTuple):
 
 
 def measure_use(task: Task, name: str, now: dt.datetime) -> float:
-    """What the task has used of `units`, `tokens`, `cost` (nano) or `wall` (seconds, also of a deadline)."""
+    """What is used of `units`, `tokens`, `cost` (nano) or `wall` (seconds; of a deadline too)."""
     if name in {"wall", "deadline_at"}:
         left = task.wall_left
         if task.wall_until is not None:

@@ -29,7 +29,6 @@ from ledger.transitions.moves import (
     move_task,
 )
 
-
 _TIMERS = {"settle_unit": states.SLEEP, "record_failure": states.BACKOFF,
            "release_task": states.RELEASED}  # fmt: skip
 """What a delay on these ways out of `running` is for."""

@@ -20,7 +20,8 @@ def act_on_limit(request: Approval, task: Task, now: dt.datetime) -> None:
 
     Raises InvalidInput for a limit that is used up already.
     """
-    name, reason = request.payload["limit"], request.payload["reason"]
+    facts: dict[str, Any] = request.payload or {}
+    name, reason = facts["limit"], facts["reason"]
     by = Actor.parse(request.decided_by) if request.decided_by else SYSTEM
     if request.status == kinds.APPROVED:
         try:
@@ -29,7 +30,7 @@ def act_on_limit(request: Approval, task: Task, now: dt.datetime) -> None:
             raise InvalidInput(f"values.{name}", error.reason) from None
         columns = change_limits(task, columns, by, now, request.comment)
         if not has_room(request, task, now):
-            least = request.payload["least"]
+            least = facts["least"]
             more = f"; what was refused needs at least {least}" if least else ""
             raise InvalidInput(f"values.{name}", f"has to be more than is used by now{more}")
         return go_on_after_limit(task, now, "go_on_after_limit", columns, request)
@@ -53,7 +54,8 @@ def find_limit_question(task: Task) -> Approval | None:
 
 def has_room(request: Approval, task: Task, now: dt.datetime) -> bool:
     """True when the limit that was asked about, as it is now, lets the task go on."""
-    name, least = request.payload["limit"], request.payload["least"]
+    facts: dict[str, Any] = request.payload or {}
+    name, least = facts["limit"], facts["least"]
     if name == "deadline_at":
         return task.deadline_at is None or task.deadline_at > now
     bound: float = getattr(task, f"limit_{name}")
@@ -90,8 +92,9 @@ def go_on_after_limit(
     fields |= revive_wait(task, now)
     target = fields.pop("target")
     if question is not None:
-        record_event(task, "promoted", SYSTEM, now, reason=question.payload["reason"])
-        target, more = _find_place(task, now, target, question.payload["then"])
+        facts: dict[str, Any] = question.payload or {}
+        record_event(task, "promoted", SYSTEM, now, reason=facts["reason"])
+        target, more = _find_place(task, now, target, facts["then"])
         fields |= more
     if states.counts_wall(target, fields.get("reason", "")):
         fields.pop("wall_left", None)  # move_task starts it again from the task's own

@@ -17,6 +17,7 @@ from ledger.models import approvals as kinds
 from ledger.queries.forecasts import forecast_need, measure_use
 from ledger.transitions.moves import move_task
 
+PLACE = ("step_index", "step_name", "turn")
 CENT = conf.parse_money("0.01")
 WORDS = {"units": "units", "tokens": "tokens", "cost": "money", "wall": "working time",
          "deadline_at": "time: its deadline has passed"}  # fmt: skip
@@ -58,7 +59,7 @@ def ask_limit(
     limit that a refused reservation needs.
     """
     name = name_limit(reason)
-    place = {key: fields.get(key, getattr(task, key)) for key in ("step_index", "step_name", "turn")}
+    place = {key: fields.get(key, getattr(task, key)) for key in PLACE}
     facts = _draw_facts(task, name, place["step_index"], least, now)
     shown = {
         "subject": canonical.clean_text(f"Out of {WORDS[name]}. Extend the limit?", 500),
@@ -96,7 +97,7 @@ def _draw_facts(
         forecast = write_limit(name, max(need.need, least, math.floor(used) + 1), up=True)
     if need is not None and name == "deadline_at":
         forecast = (now + dt.timedelta(seconds=max(60, need.need - used))).isoformat()
-    why = "No forecast: too few tasks of this workflow have completed, and no step of this one is done."
+    why = "No forecast: too few tasks of this workflow have completed, and no step is done here."
     if need is not None:
         why = f"Forecast: {forecast} in all, by {need.basis}."
     given = limits.describe_limits(task)[name]

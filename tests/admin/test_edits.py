@@ -345,7 +345,8 @@ def test_every_column_of_a_task_is_editable_or_has_a_reason_not_to_be() -> None:
         "progress_total", "progress_note", "result", "answer", "workspace", "lease_owner",
         "lease_until", "fence", "claimed_at", "round", "wall_until", "wall_left", "used_units",
         "used_tokens_in", "used_tokens_out", "used_cost", "cancel_by", "pause_by",
-        "on_limit", "self_approval", "last_progress_at", "parent", "parent_seq", "parent_told", "copied_from", "children_open",
+        "on_limit", "self_approval", "last_progress_at", "parent", "parent_seq", "parent_told",
+        "copied_from", "children_open",
         "cascade_upto", "waits", "event_seq", "revision", "beat", "created_at", "started_at",
         "finished_at", "updated_at",
     }  # fmt: skip
