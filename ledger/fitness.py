@@ -25,6 +25,8 @@ BEYOND: Final = 200
 FILES_CLOSED: Final = 72
 OVERDUE: Final = 73
 """Exit statuses of a worker whose unit had closed the worker's own files, or would not end."""
+SILENT: Final = 74
+"""Stands for the exit status of a worker that was killed because no Python ran in it any more."""
 
 
 class Fitness:

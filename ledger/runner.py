@@ -67,9 +67,12 @@ class Engine:
         """The last look at the queues found nothing."""
         self.units = 0
         self.slice_ends = 0.0
+        self.looked = time.monotonic()
+        """When it last looked for work."""
 
     def claim(self) -> Claimed | None:
         """The next task to run, if any; opens its slice."""
+        self.looked = time.monotonic()
         found = settling.adopt_running(self) if self.suspect else None
         self.suspect = False
         if self.idle:  # only then: a lane that never runs dry would be the only one looked at

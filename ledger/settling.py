@@ -19,6 +19,7 @@ from ledger.durability import forget_connections
 from ledger.errors import AlreadySettled, LedgerError
 from ledger.failures import describe_failure
 from ledger.models import Task, Worker
+from ledger.queries.fleet import MISSED_BEATS
 from ledger.sql import Claimed, Unit
 from ledger.transitions import asking, children, holder, waits
 from ledger.workflows import (
@@ -45,6 +46,7 @@ type Plan = Callable[[], Any]
 SHOWN = ("subject", "body", "payload", "form", "proposal")
 """The parts of a question that people are shown."""
 
+LOOK_SECONDS = 0.25
 LONGEST_WAIT = 5.0
 """Between two tries while the database is away; never longer than a heartbeat, so that the unit is
 in before a sweeper, which waits for two, may take the task for lost."""
@@ -264,10 +266,13 @@ class Registration:
         self._due = 0.0
 
     def tick(self) -> float:
-        """Write the row if a heartbeat has passed; seconds until the next time."""
+        """Write the row if a heartbeat has passed and the worker can claim; seconds until the next
+        time."""
         wait = self._due - time.monotonic()
         if wait > 0:
             return wait
+        if not self._can_claim():
+            return LOOK_SECONDS
         host, pid, _ = self.engine.owner.rsplit(":", 2)
         facts = {
             "host": host[:100], "pid": int(pid), "seen_at": clock.now(),
@@ -281,3 +286,9 @@ class Registration:
                 )
         self._due = time.monotonic() + self.engine.tunables.heartbeat_seconds
         return self.engine.tunables.heartbeat_seconds
+
+    def _can_claim(self) -> bool:
+        """A unit is in hand, or work was looked for of late. A process that gets no ticket, or
+        hangs where it claims, is no worker, however well its guardian is."""
+        late = self.engine.looked + MISSED_BEATS * self.engine.tunables.heartbeat_seconds
+        return self.engine.heart.held is not None or time.monotonic() < late

@@ -11,7 +11,7 @@ import os
 import socket
 from typing import Final
 
-from ledger.fitness import FILES_CLOSED, OVERDUE
+from ledger.fitness import FILES_CLOSED, OVERDUE, SILENT
 from ledger.processes import describe_exit
 
 KEPT: Final = 128
@@ -23,6 +23,8 @@ _STATUSES: Final = {
     1: "it ended itself (exit status 1): the unit was stuck in native code beyond its deadline, "
     "or called os._exit()",
     FILES_CLOSED: "the step had closed the worker's own files (os.closerange?), so it ended itself",
+    SILENT: "the unit was stuck in native code that keeps the interpreter's lock, so it was killed "
+    "when its lease was over",
     OVERDUE: "the unit would not end at its deadline, so it ended itself",
 }
 

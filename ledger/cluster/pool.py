@@ -12,20 +12,25 @@ import logging
 import mmap
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Final, Literal
 from uuid import UUID
 
+import psutil
 from django_q.brokers import Broker
 from django_q.cluster import Sentinel
+from django_q.conf import Conf
 from django_q.monitor import monitor
 from django_q.pusher import pusher
 from django_q.signing import SignedPackage
 from django_q.worker import worker
 
+from ledger import conf
 from ledger.cluster import deaths, runtime
 from ledger.cluster.pipes import Flag, Pipe
 from ledger.cluster.runtime import Role
 from ledger.cluster.worker import Worker
+from ledger.fitness import SILENT
 
 STOP: Final = "STOP"
 """django-q2's word for: no more."""
@@ -104,11 +109,33 @@ class Results(Tickets):
 
 
 class Timer:
-    """A worker's timer without its lock; with no timeouts the sentinel never has to wait for it."""
+    """A worker's timer without its lock; with no timeouts the sentinel never has to wait for it.
+
+    Beside it the worker's pulse, which says that Python runs there and nothing else.
+    """
 
     def __init__(self) -> None:
         self._shared = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")
         self.value = -1.0
+        self._seen = self._looked = self._silence = 0.0
+
+    def beat(self) -> None:
+        """In the worker: it runs."""
+        self._shared[1] += 1.0
+
+    def measure_silence(self, pid: int) -> float:
+        """In the sentinel, once a round: for how many seconds the worker has not beaten.
+
+        Only rounds of the sentinel's own count, and none in which the worker was stopped from
+        outside: after a stop of a process or of the machine nobody is late.
+        """
+        now, before, beats = time.monotonic(), self._looked, self._shared[1]
+        self._looked = now
+        if beats == self._seen and not _is_stopped(pid):
+            self._silence += min(now - before, 2 * Conf.GUARD_CYCLE)
+        else:
+            self._seen, self._silence = beats, 0.0
+        return self._silence if beats else 0.0
 
     @property
     def value(self) -> float:
@@ -126,6 +153,7 @@ class LedgerBroker(Broker):  # type: ignore[misc]  # django-q2 is not typed
     """Hands out tickets; it never looks at the ledger and needs no database."""
 
     tickets: Tickets | None = None
+    look: Callable[[], None] = staticmethod(lambda: None)
 
     def dequeue(self) -> list[tuple[None, str]] | None:
         """In the pusher: a ticket for each worker that waits. Never raises, never blocks long."""
@@ -140,8 +168,9 @@ class LedgerBroker(Broker):  # type: ignore[misc]  # django-q2 is not typed
         raise RuntimeError("this cluster has no queue: submit to the ledger (ledger.client.submit)")
 
     def set_stat(self, key: str, value: str, timeout: int) -> None:
-        """In the sentinel, once a round: its sign of life."""
+        """In the sentinel, once a round: its sign of life, and its look at the workers'."""
         runtime.beat()
+        self.look()
 
     def ping(self) -> bool:
         return True
@@ -166,6 +195,10 @@ class Pool(Sentinel):  # type: ignore[misc]  # django-q2 is not typed
             self.task_queue = self.broker.tickets = Tickets()
             self.result_queue = Results()
             self.event_out = Flag()
+            self.broker.look = self._end_silent
+            tunables = conf.load()
+            self._patience = tunables.lease_seconds + tunables.heartbeat_seconds
+            self._silent: set[int] = set()
             self.start()
             status = 0
         except BaseException:
@@ -178,10 +211,31 @@ class Pool(Sentinel):  # type: ignore[misc]  # django-q2 is not typed
         with runtime.forking(ROLES[target]):
             return super().spawn_process(target, *args)
 
+    def _end_silent(self) -> None:
+        """Kill each worker in which no Python has run for longer than its lease: its unit keeps the
+        interpreter's lock in native code, and may keep a lock of the database with it."""
+        if runtime.get_drain() is not runtime.Drain.RUN:
+            return  # the main process counts the grace
+        for process in self.pool:
+            if process.timer.measure_silence(process.pid) > self._patience:
+                log.critical("worker %d is silent for longer than its lease: killed", process.pid)
+                self._silent.add(process.pid)
+                process.kill()
+
     def reincarnate(self, process: Any) -> None:
         """In the sentinel: `process` has ended. How is kept for whoever reclaims its task."""
-        deaths.note_death(process.pid, process.exitcode)
+        silent = process.pid in self._silent
+        self._silent.discard(process.pid)
+        deaths.note_death(process.pid, SILENT if silent else process.exitcode)
         super().reincarnate(process)
 
     def spawn_worker(self) -> None:
         self.spawn_process(worker, self.task_queue, self.result_queue, Timer(), self.timeout)
+
+
+def _is_stopped(pid: int) -> bool:
+    """SIGSTOP, or a debugger."""
+    try:
+        return psutil.Process(pid).status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+    except psutil.NoSuchProcess:
+        return False

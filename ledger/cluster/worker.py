@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import random
+import signal
 import socket
 import threading
 import time
@@ -29,6 +31,9 @@ LET_GO_STATUS: Final = 71
 
 AFTER_ERROR_SECONDS: Final = (0.3, 1.5)
 """Between these, so that a fleet does not come back to its database in one instant."""
+
+PULSE_SECONDS: Final = 0.5
+"""How often a worker shows that Python runs in it."""
 
 LINGER_SECONDS: Final = 2.0
 """How long a worker may take to end once its main thread has; a step may have left threads."""
@@ -60,6 +65,8 @@ class Worker:
         processes.adopt_orphans()
         self.guardian.on_tick.append(self._watch)
         self.guardian.start()
+        timer = multiprocessing.current_process().timer  # type: ignore[attr-defined]  # of Pool
+        threading.Thread(target=_keep_beating, args=(timer.beat,), daemon=True).start()
 
     def must_leave(self) -> bool:
         """Whether to start nothing more: the cluster drains, or this process was told to go."""
@@ -145,6 +152,14 @@ class Worker:
             if runtime.is_orphan():  # else the main process ends what the step leaves
                 processes.end_children()
             os._exit(LET_GO_STATUS)
+
+
+def _keep_beating(beat: Callable[[], None]) -> None:
+    """A thread of its own, as the guardian may wait for its database as long as that takes."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGTERM, signal.SIGUSR2})
+    while True:
+        beat()
+        time.sleep(PULSE_SECONDS)
 
 
 def _load_resident() -> Callable[..., Any]:

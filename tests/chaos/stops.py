@@ -58,7 +58,9 @@ SORTS = (
 def measure_stops(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
     """A row for each sort: its cells, and whether every stop was as promised."""
     chance = random.Random(options.seed)
-    with open_ground(options.database, DRAIN_SECONDS=options.grace) as ground:
+    # A lease longer than all of it: a worker without the GIL is killed when its lease is over.
+    more = {"DRAIN_SECONDS": options.grace, "LEASE_SECONDS": 60, "HEARTBEAT_SECONDS": 15}
+    with open_ground(options.database, **more) as ground:
         for sort in SORTS:
             stops: list[tuple[int, float, bool]] = []
             while len(stops) < options.count:

@@ -59,21 +59,27 @@ def test_a_pool_whose_children_are_killed_at_random_comes_to_the_end_of_its_task
 
 
 @pytest.mark.case(16)
+@pytest.mark.parametrize("stopped", ["all", "worker", "pusher"])
 def test_health_is_red_while_the_pool_stands_still(
-    start_site: StartSite, client: Client, settings: Any
+    stopped: str, start_site: StartSite, client: Client, settings: Any
 ) -> None:
+    """All of it, or its workers alone; without its pusher each has life in it and no ticket."""
     settings.LONGWATCH_LEASE_SECONDS, settings.LONGWATCH_HEARTBEAT_SECONDS = 3, 1
 
     def is_well() -> bool:
         return client.get("/healthz").status_code == 200
 
-    with start_site() as cluster:
+    with start_site(LONGWATCH_TICKET_SECONDS=1, LONGWATCH_WEDGE_SECONDS=90) as cluster:
         wait_for("green", is_well)
-        stop_outside_of_a_write(cluster)
+        if stopped == "all":
+            stop_outside_of_a_write(cluster)
+        for pid in [] if stopped == "all" else cluster.list_pids(stopped):
+            stop_outside_of_a_write(cluster, pid)
         wait_for("red", lambda: not is_well())
         assert client.get("/healthz").json()["reasons"] == ["no worker beats"]
         cluster.signal_group(SIGCONT)
         wait_for("green again", is_well)
+        wait_for_status(cluster.submit(seconds=0, turns=1), "completed")
         cluster.signal(SIGTERM)
         assert cluster.wait_for_exit() == 0
 

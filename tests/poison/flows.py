@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+from django.db import connection
 from pydantic import BaseModel
 
 from ledger.workflows import Workflow
@@ -85,6 +88,41 @@ def sing(ctx: Any) -> Any:
     """A normal unit."""
     note_attempt(ctx)
     return {"sang": True}
+
+
+class Much(Dose):
+    """Of what the step makes so much."""
+
+    amount: int
+
+
+much = Workflow("much", input=Much)
+
+
+@much.step(timeout=1800, retries=0)
+def overdo(ctx: Any) -> Any:
+    """`amount` log lines, or a value of so many bytes."""
+    note_attempt(ctx)
+    if ctx.input.kind == "text":
+        return {"text": "x" * ctx.input.amount}
+    for number in range(ctx.input.amount):
+        ctx.log.info("line %d of text", number)
+    return None
+
+
+wedged = Workflow("wedged", input=Dose)
+
+
+@wedged.step(timeout=600, retries=0)
+def seize(ctx: Any) -> Any:
+    """Once: keep a lock of the database, and in C the interpreter's, for good."""
+    note_attempt(ctx)
+    if Path(ctx.input.sink).read_text().count(f"{ctx.task_id} seize") > 1:
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN IMMEDIATE" if connection.vendor == "sqlite" else "BEGIN")
+        cursor.execute("UPDATE longwatch_task SET title = '' WHERE id = %s", [ctx.task_id.hex])
+    ctypes.PyDLL(None).sleep(600)  # PyDLL does not let go of it
 
 
 class Busy(BaseModel):
