@@ -14,6 +14,7 @@ from ledger.events import Actor
 from ledger.models import Task
 from ledger.queries import STOP_AFTER, find_task, may_stop
 from ledger.transitions import operators
+from ledger.transitions.effects import mark_effect
 from ledger.transitions.forks import fork_task
 from ledger.transitions.outputs import edit_output
 from ledger.transitions.waits import send_signal
@@ -108,11 +109,15 @@ EDIT = Action(
     "edit", "Edit and go on…", "edit", edit_output, "Output edited.", task_forms.EditForm,
     hint="The task goes on as if the unit had left this.",
 )  # fmt: skip
+EFFECT = Action(
+    "effect", "Settle effect…", "check", mark_effect, "Settled.", forms.EffectForm,
+    safe="Leave it open", hint="Look where it happens first: the step believes what you say.",
+)  # fmt: skip
 
 ACTIONS = {
     action.name: action
     for action in (
-        PAUSE, RESUME, RETRY, RESTART, LIMITS, CHANGE, SIGNAL, FORK, EDIT, CANCEL, STOP,
+        PAUSE, RESUME, RETRY, RESTART, LIMITS, CHANGE, SIGNAL, FORK, EDIT, EFFECT, CANCEL, STOP,
     )
 }  # fmt: skip
 

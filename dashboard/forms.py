@@ -8,8 +8,10 @@ from typing import Any
 
 from django import forms
 
-from ledger import conf
+from ledger import conf, queries
 from ledger.models import Task
+from ledger.models.effects import COMPENSATED, DONE, NOT_DONE
+from ledger.queries.effects import MARKS
 
 MAX_REASON = 4_000
 
@@ -106,6 +108,35 @@ def offer_steps(form: ActionForm, name: str) -> None:
     assert isinstance(field, forms.ChoiceField)
     field.choices = [(step, step) for step in reached]
     field.initial = reached[0] if reached else None
+
+
+class EffectForm(ReasonForm):
+    """What came of one effect: a choice for each that a person can settle."""
+
+    mark = forms.ChoiceField(label="What came of it", widget=forms.RadioSelect)
+    field_order = ("mark", "reason")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field = self.fields["mark"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [
+            (f"{one['id']}:{to}", f"{one['name']} of {one['step']}: {SETTLED[to]}")
+            for one in queries.list_effects(self.task.pk, limit=queries.MAX_LIMIT).items
+            for to in MARKS.get(one["state"], ())
+        ]
+
+    def read_values(self) -> dict[str, Any]:
+        """The effect, the word and the reason."""
+        key, _, to = self.cleaned_data["mark"].partition(":")
+        return super().read_values() | {"effect_id": int(key), "to": to}
+
+
+SETTLED = {
+    DONE: "it was done",
+    NOT_DONE: "it was not done, and may be done now",
+    COMPENSATED: "it was done, and is undone",
+}
 
 
 def shorten_number(number: float) -> float:

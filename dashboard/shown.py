@@ -15,6 +15,13 @@ from ledger.canonical import clean_text
 from ledger.errors import UnknownWorkflow
 from ledger.models import Task
 from ledger.queries import Fleet
+from ledger.queries.effects import MARKS
+
+
+def show_effect(effect: dict[str, Any]) -> dict[str, Any]:
+    """An Effect JSON with `look`, and `open` when a person can settle it."""
+    state = effect["state"]
+    return effect | {"look": words.EFFECTS[state], "open": state in MARKS}
 
 
 def show_row(task: dict[str, Any], now: dt.datetime) -> dict[str, Any]:

@@ -90,12 +90,21 @@ EVENTS = {
     "resumed": Look("Resumed", "run", "is-run"),
     "retried": Look("Retried now", "run", "is-run"),
     "limits_changed": Look("Limits changed", "idle", "is-idle"),
+    "effect_marked": Look("Effect settled by a person", "idle", "is-idle"),
     "edited": Look("Edited", "idle", "is-idle"),
     "forked": Look("Copied", "idle", "is-idle"),
     "completed": Look("Completed", "ok", "is-ok"),
     "failed": Look("Failed", "fail", "is-fail"),
     "dead": Look("Gave up", "dead", "is-dead"),
     "stale_write_refused": Look("Late write of a lost worker refused", "lost", "is-stall"),
+}
+
+EFFECTS = {
+    "intent": Look("Begun", "run", "is-run"),
+    "unknown": Look("Unknown", "lost", "is-stall"),
+    "done": Look("Done", "ok", "is-ok"),
+    "not_done": Look("Not done", "cancel", "is-idle"),
+    "compensated": Look("Undone", "fix", "is-fix"),
 }
 
 ANSWERS = {

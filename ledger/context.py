@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from uuid import UUID
 
-from ledger import artifacts, limits, queries, secrets
-from ledger.conf import parse_money
+from ledger import artifacts, canonical, effects, limits, queries, secrets
+from ledger.conf import load, parse_money
 from ledger.deadlines import UnitStopped, holding_soft_stop
 from ledger.durability import insist_on, require_durable, write_blocking
 from ledger.errors import LimitReached
 from ledger.steplog import StepLog
 from ledger.transitions import holder
+from ledger.transitions.effects import begin_effect, finish_effect
 from ledger.workspaces import Workspace
 
 if TYPE_CHECKING:
@@ -181,6 +182,46 @@ class Context:
         # Nothing ends it before it is on record: what was paid is paid, lease or no lease.
         with self._write("spend()"), holding_soft_stop():
             insist_on(record, lambda: None)
+
+    def once(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *,
+        verify: Callable[..., Any] | None = None,
+        args: Any = None,
+    ) -> Any:
+        """Do something to the outside world, on record: `fn`'s result, and at a later attempt the
+        stored one without a call.
+
+        Where an attempt was lost on the way, `verify` says what came of it: the result, or None
+        or False for not done. Without one `fn` is called again. Both get the idempotency key if
+        they take `key`; with an async one, await this. `args` (JSON) is what must not differ
+        between attempts. Raises LeaseLost, EffectConflict, and what the two raise.
+        """
+        return effects.do_once(self, name, fn, verify, args)
+
+    def _begin_effect(self, name: str, args: Any) -> dict[str, Any]:
+        given = secrets.mask_json(args)
+        most = load().inline_output_bytes
+        if len(canonical.dump_json(given, "args")) > most:
+            raise ValueError(f"once(args=): over {most} bytes; keep them as an artifact, name that")
+        with self._write("once()"):
+            begun = insist_on(lambda: begin_effect(self._claimed, name, given), self.check)
+        return {"state": begun.state, "result": self._open(begun.result)}
+
+    def _finish_effect(self, name: str, result: Any) -> Any:
+        # Nothing ends it before it is on record: it is done, lease or no lease.
+        with self._write("once()"), holding_soft_stop():
+            told = secrets.mask_json(result)
+            text = canonical.dump_json(told, f"the result of effect {name}")
+            if len(text) > load().inline_output_bytes:
+                told = artifacts.spill(self._claimed, name, told)
+            stored = insist_on(lambda: finish_effect(self._claimed, name, told), lambda: None)
+        return self._open(stored)
+
+    def _open(self, value: Any) -> Any:
+        return self._read(lambda: artifacts.resolve(value, self.task_id))
 
     def save_artifact(self, name: str, source: Source, media_type: str | None = None) -> Artifact:
         """Keep bytes, text, a Path or an open binary file as an artifact, under `name`.

@@ -169,6 +169,16 @@ class DigestMismatch(LedgerError):
         super().__init__("The request has changed since you were shown it. Read it again.")
 
 
+class EffectConflict(LedgerError):
+    """What is on record of an effect does not allow it."""
+
+    code = "effect_conflict"
+    status = 409
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"Effect {name} {why}.")
+
+
 class NotAllowed(LedgerError):
     """The caller may not do this."""
 

@@ -36,6 +36,7 @@ KINDS = frozenset(
         "retried",
         "limits_changed",
         "edited",
+        "effect_marked",
         "forked",
         "completed",
         "failed",

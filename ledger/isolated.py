@@ -222,6 +222,24 @@ class RemoteContext:
             "spend", tokens_in=tokens_in, tokens_out=tokens_out, cost=told, note=note, key=key
         )
 
+    def once(self, name: str, fn: Any, *, verify: Any = None, args: Any = None) -> Any:
+        """See Context."""
+        from ledger.effects import do_once
+
+        return do_once(self, name, fn, verify, args)
+
+    def _begin_effect(self, name: str, args: Any) -> dict[str, Any]:
+        from ledger import canonical
+
+        canonical.check_json(args, "args")
+        return dict(self._ask("_begin_effect", name=name, args=args))
+
+    def _finish_effect(self, name: str, result: Any) -> Any:
+        from ledger import canonical
+
+        canonical.check_json(result, f"the result of effect {name}")
+        return self._ask("_finish_effect", name=name, result=result)
+
     def save_artifact(
         self, name: str, source: Source, media_type: str | None = None
     ) -> SimpleNamespace:

@@ -31,6 +31,11 @@ BOOT: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from ledger.isolated import run_child; run_child(int(sys.argv[1]))"
 )
+CALLS: Final = frozenset(
+    {"output_of", "secret", "report", "spend", "check", "_begin_effect", "_finish_effect"}
+)
+"""What it may have of `ctx` by a plain call."""
+
 EXIT_SECONDS: Final = 2.0
 """How long a process may live on that has closed its end of the wire."""
 
@@ -128,7 +133,7 @@ def _answer(
         value = None
         if what in {"progress", "feedback", "children"}:
             value = getattr(ctx, what)
-        elif what in {"output_of", "secret", "report", "spend", "check"}:
+        elif what in CALLS:
             value = getattr(ctx, what)(**given)
         elif what == "workspace":
             value = str(ctx.workspace)

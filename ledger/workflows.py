@@ -37,6 +37,7 @@ from ledger.outcomes import (
     WaitFor,
     normalise,
 )
+from ledger.posting import post_json
 from ledger.registry import all_workflows, get, known, load_all, load_errors, register, registered
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "load_errors",
     "minutes",
     "normalise",
+    "post_json",
     "register",
     "registered",
     "seconds",

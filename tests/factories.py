@@ -7,7 +7,7 @@ from typing import Any
 
 from ledger import clock, sql, states
 from ledger.events import Actor
-from ledger.models import Task
+from ledger.models import Effect, Task
 from ledger.sql import Claimed, Unit
 from ledger.transitions import asking, children, holder, operators, waits
 from ledger.transitions.submit import submit_task
@@ -111,6 +111,14 @@ def complete(held: Claimed, workflow: Workflow) -> None:
     """The held task ends with this unit."""
     unit = make_unit(held, workflow, result='{"done":true}')
     assert sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=[]) is not None
+
+
+def make_effect(task: Task, name: str = "pay") -> Effect:
+    """An effect of the task's first step that a lost attempt began."""
+    return Effect.objects.create(
+        task=task, step="a", turn=0, round=0, name=name, fingerprint="", status="intent",
+        fences=["1:gone"], begun_at=clock.now(),
+    )  # fmt: skip
 
 
 def expire_lease(seconds: float = LEASE + 1) -> None:

@@ -72,6 +72,9 @@ def render_task(
     context |= load_rest(context, wish)
     context |= {"section": "tasks", "notice": notice, "position": name_position(row)}
     context["offers"] = list_offers(row) if OPERATE in request.scopes else []
+    context["settles"] = OPERATE in request.scopes and any(
+        one["open"] for one in context["done_outside"]
+    )
     unit = context["panel"]["unit"]
     may_edit = OPERATE in request.scopes and unit is not None
     context["panel"]["editable"] = may_edit and past.is_editable(context["task"], unit)
@@ -129,7 +132,8 @@ def load_moving(row: Task, wish: Wish) -> dict[str, Any]:
 
 
 def load_rest(moving: dict[str, Any], wish: Wish) -> dict[str, Any]:
-    """What only a change of the task changes: history, panel, children, artifacts. At most six."""
+    """What only a change of the task changes: history, panel, children, artifacts, effects. At most
+    seven queries."""
     row, record, timeline = moving["row"], moving["record"], moving["timeline"]
     called = shown.name_actors(past.list_actors(row, record, timeline))
     for one in moving["asked"]:
@@ -145,6 +149,7 @@ def load_rest(moving: dict[str, Any], wish: Wish) -> dict[str, Any]:
         "event_count": len(told),
         "children": load_children(moving),
         "artifacts": queries.list_artifacts(row.pk).items,
+        "done_outside": [shown.show_effect(one) for one in queries.list_effects(row.pk).items],
     }
 
 

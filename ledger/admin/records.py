@@ -18,6 +18,7 @@ from ledger.models import (
     Artifact,
     AuditEntry,
     Blob,
+    Effect,
     Event,
     Outbox,
     Signal,
@@ -65,6 +66,14 @@ class SpendAdmin(OfTask):
     """Tokens and money, in nano-units."""
 
     list_display = ("id", "task_id", "key", "tokens_in", "tokens_out", "cost", "stale", "at")
+
+
+@admin.register(Effect)
+class EffectAdmin(OfTask):
+    """Actions on the outside world. They are settled on the task's page."""
+
+    list_display = ("id", "task_id", "name", "step", "turn", "round", "status", "tries", "late",
+                    "begun_at", "done_at")  # fmt: skip
 
 
 @admin.register(Signal)

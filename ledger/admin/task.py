@@ -13,9 +13,19 @@ from ledger import conf, states
 from ledger.access import is_admin
 from ledger.admin.base import AdminOnly, show_field
 from ledger.admin.forms import TaskForm
-from ledger.models import Approval, Artifact, AuditEntry, Event, Signal, Spend, StepOutput, Task
+from ledger.models import (
+    Approval,
+    Artifact,
+    AuditEntry,
+    Effect,
+    Event,
+    Signal,
+    Spend,
+    StepOutput,
+    Task,
+)
 
-RECORDS = (StepOutput, Event, Spend, Signal, Approval, Artifact, AuditEntry)
+RECORDS = (StepOutput, Event, Spend, Effect, Signal, Approval, Artifact, AuditEntry)
 
 _ERROR, _RESULT, _ANSWER = (
     show_field(Task._meta.get_field(name)) for name in ("error", "result", "answer")

@@ -118,6 +118,13 @@ class EditOutputIn(ActionIn):
     output: dict[str, Json]
 
 
+class MarkEffectIn(ActionIn):
+    """What came of an effect; `result` is what its step gets of one that is done."""
+
+    to: Literal["done", "not_done", "compensated"]
+    result: Json = None
+
+
 class ChangeIn(ActionIn):
     """What is to be changed; what is left out stays."""
 

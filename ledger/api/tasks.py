@@ -19,6 +19,7 @@ from ledger.api.bodies import (
     ChangeLimitsIn,
     EditOutputIn,
     ForkIn,
+    MarkEffectIn,
     RepairIn,
     SignalIn,
     SubmitIn,
@@ -26,6 +27,7 @@ from ledger.api.bodies import (
 from ledger.api.longpoll import wait_for_change
 from ledger.api.schemas import (
     ArtifactOut,
+    EffectOut,
     EventOut,
     OutputOut,
     PageOut,
@@ -36,6 +38,7 @@ from ledger.api.schemas import (
 from ledger.errors import InvalidInput
 from ledger.queries import DEFAULT_LIMIT, Page, TaskFilter
 from ledger.transitions import operators, outputs
+from ledger.transitions.effects import mark_effect
 from ledger.transitions.forks import fork_task
 from ledger.transitions.submit import submit_task, submit_tasks
 from ledger.transitions.waits import send_signal
@@ -182,6 +185,25 @@ def list_spend(
     require_scope(request, READ)
     queries.read_revision(task_id)
     return queries.list_spend(task_id, limit=limit, cursor=cursor)
+
+
+@router.get("/{task_id}/effects", response=PageOut[EffectOut])
+def list_effects(
+    request: HttpRequest, task_id: UUID, limit: int = DEFAULT_LIMIT, cursor: str = ""
+) -> Page[dict[str, Any]]:
+    """What the task did to the world outside, in the order in which it was first begun."""
+    require_scope(request, READ)
+    queries.read_revision(task_id)
+    return queries.list_effects(task_id, limit=limit, cursor=cursor)
+
+
+@router.post("/{task_id}/effects/{effect_id}/mark", response=TaskOut)
+def settle_effect(
+    request: HttpRequest, task_id: UUID, effect_id: int, body: MarkEffectIn
+) -> dict[str, Any]:
+    """Say what came of an effect that nobody knows of, or that it was undone."""
+    given = {"effect_id": effect_id, "to": body.to, "result": body.result}
+    return _act(request, task_id, mark_effect, body, **given)
 
 
 @router.post("/{task_id}/cancel", response=TaskOut)

@@ -3,6 +3,7 @@
 from ledger.models.alerts import AlertCondition, AlertDelivery, AlertRule, Outbox
 from ledger.models.approvals import Approval, ApprovalVote
 from ledger.models.artifacts import Artifact, Blob
+from ledger.models.effects import Effect
 from ledger.models.history import Event, Spend, StepOutput
 from ledger.models.mailbox import Signal
 from ledger.models.people import ApiToken, AuditEntry
@@ -19,6 +20,7 @@ __all__ = [
     "Artifact",
     "AuditEntry",
     "Blob",
+    "Effect",
     "Event",
     "Outbox",
     "Signal",

@@ -6,6 +6,7 @@ API renders them as JSON and the pages as HTML, so both tell the same state.
 
 from ledger.queries.approvals import find_approval, list_approvals, show_approval
 from ledger.queries.artifacts import find_artifact, list_artifacts, show_artifact
+from ledger.queries.effects import list_effects
 from ledger.queries.fleet import (
     Fleet,
     build_fleet,
@@ -123,6 +124,7 @@ __all__ = [
     "list_children",
     "list_crew",
     "list_decided",
+    "list_effects",
     "list_ended",
     "list_events",
     "list_failures",

@@ -16,6 +16,7 @@ from ledger.models import (
     Artifact,
     AuditEntry,
     Blob,
+    Effect,
     Event,
     Outbox,
     Signal,
@@ -25,7 +26,7 @@ from ledger.models import (
 from ledger.transitions import approvals
 from ledger.workflows import Workflow, registered
 from tests.dashboard.conftest import make_user
-from tests.factories import LEASE, OWNER, ask, claim, make_unit, make_workflow, submit
+from tests.factories import LEASE, OWNER, ask, claim, make_effect, make_unit, make_workflow, submit
 
 HOSTILE = "<script>alert(1)</script> \"'><img src=x onerror=alert(2)> {{ 7 }} \u202egnp.exe"
 
@@ -67,6 +68,7 @@ def full(flow: Workflow) -> Task:
     blob = Blob.objects.create(digest="ab" * 32, size=1, created_at=now)
     Artifact.objects.create(task=task, name=HOSTILE, media_type="text/html", blob=blob,
                             created_at=now, created_by=OWNER)  # fmt: skip
+    Effect.objects.filter(pk=make_effect(task, HOSTILE[:100]).pk).update(args=HOSTILE)
     AuditEntry.objects.create(at=now, actor="<actor>", action="<do>", target=HOSTILE[:200],
                               task=task.pk, before={"a": HOSTILE}, reason=HOSTILE)  # fmt: skip
     Worker.objects.create(owner="<worker>", host="<host>", pid=1, started_at=now, seen_at=now)

@@ -14,6 +14,7 @@ from ledger.sql import Unit
 from ledger.transitions.asking import ask_approval
 from ledger.workflows import AskApproval, Workflow
 from tests.api.conftest import Api
+from tests.factories import make_effect
 
 pytestmark = pytest.mark.both_databases
 
@@ -291,3 +292,17 @@ def test_a_signal_waits_in_the_mailbox_and_its_key_counts_once(
     mine = login("submit", "read")
     made = mine.post("/tasks", {"workflow": "brief", "input": {"subject": "x"}}).expect(201)
     mine.post(f"/tasks/{made['id']}/signals/go").expect(200)
+
+
+def test_an_effect_is_settled(api: Api, task: dict[str, Any]) -> None:
+    path = f"/tasks/{task['id']}/effects"
+    effect = make_effect(Task.objects.get())
+    [shown] = api.get(path).expect(200)["items"]
+    assert (shown["state"], shown["key"]) == ("unknown", f"{task['id']}:a:0:0:pay")
+    api.post(f"{path}/{effect.pk}/mark", {"to": "lost"}).expect(422)
+    api.post(f"{path}/{effect.pk + 1}/mark", {"to": "done"}).expect_problem(404, "not_found")
+    body = {"to": "done", "result": [1], "reason": "seen"}
+    api.post(f"{path}/{effect.pk}/mark", body).expect(200)
+    [shown] = api.get(path).expect(200)["items"]
+    assert (shown["state"], shown["result"], shown["marked_by"][:6]) == ("done", [1], "token:")
+    api.post(f"{path}/{effect.pk}/mark", body).expect_problem(409, "effect_conflict")

@@ -13,7 +13,7 @@ from ledger.models import Event, Task
 from ledger.transitions.holder import settle_unit
 from ledger.workflows import Workflow, registered
 from tests.commands.test_terminal import run
-from tests.factories import claim, make_unit, make_workflow, submit
+from tests.factories import claim, make_effect, make_unit, make_workflow, submit
 
 pytestmark = pytest.mark.both_databases
 
@@ -99,3 +99,13 @@ def test_a_refusal_is_one_line(flow: Workflow, arguments: list[str], said: str) 
         act(arguments[0], task, *arguments[1:])
     assert said in str(refused.value)
     assert Task.objects.get().revision == task.revision
+
+
+def test_an_effect_is_listed_and_settled(flow: Workflow) -> None:
+    task = submit(flow)
+    effect = make_effect(task)
+    key = f"{task.pk}:a:0:0:pay"
+    assert act("effects", task) == f"{effect.pk} pay unknown (a, turn 0) {key}"
+    assert act("mark", task, str(effect.pk), "done", "--result", '{"n": 1}') == "queued"
+    effect.refresh_from_db()
+    assert (effect.status, effect.result) == ("done", {"n": 1})

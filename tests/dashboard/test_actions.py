@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 from django.test import Client
@@ -11,7 +12,7 @@ from django.urls import reverse
 
 from dashboard.actions import ACTIONS, name_position
 from ledger import clock, sql, states
-from ledger.models import Event, StepOutput, Task
+from ledger.models import Effect, Event, StepOutput, Task
 from ledger.queries import STOP_AFTER
 from ledger.transitions import holder, operators
 from ledger.workflows import Workflow
@@ -21,6 +22,7 @@ from tests.factories import (
     OPERATOR,
     attempt,
     claim,
+    make_effect,
     make_in,
     make_unit,
     make_workflow,
@@ -33,13 +35,13 @@ FROM = {
     "pause": states.QUEUED, "resume": states.PAUSED, "retry": states.DEAD,
     "restart": states.DEAD, "limits": states.QUEUED, "cancel": states.QUEUED,
     "stop": states.RUNNING, "change": states.SCHEDULED, "signal": states.QUEUED,
-    "fork": states.COMPLETED, "edit": states.DEAD,
+    "fork": states.COMPLETED, "edit": states.DEAD, "effect": states.DEAD,
 }  # fmt: skip
 TO = {
     "pause": states.PAUSED, "resume": states.QUEUED, "retry": states.QUEUED,
     "restart": states.QUEUED, "limits": states.QUEUED, "cancel": states.CANCELLED,
     "stop": states.CANCELLED, "change": states.SCHEDULED, "signal": states.QUEUED,
-    "fork": states.COMPLETED, "edit": states.QUEUED,
+    "fork": states.COMPLETED, "edit": states.QUEUED, "effect": states.DEAD,
 }  # fmt: skip
 TYPED: dict[str, dict[str, str]] = {
     "restart": {"to_step": "a", "note": "try the other source"},
@@ -57,6 +59,8 @@ def prepare(name: str, workflow: Workflow) -> Task:
     if name == "edit":
         return make_dead_at_b(workflow)
     task = make_in(FROM[name], workflow)
+    if name == "effect":
+        TYPED["effect"] = {"mark": f"{make_effect(task).pk}:done", "reason": "seen at the bank"}
     if name == "stop":
         operators.cancel_task(task.id, actor=OPERATOR)
         task.refresh_from_db()
@@ -128,6 +132,29 @@ def test_an_action_with_a_script(operator: Client, three: Workflow, name: str) -
     assert f'data-status="{TO[name]}"' in text
     assert ACTIONS[name].done in text
     assert "</html>" not in text
+
+
+def test_the_page_lists_effects_and_an_operator_settles_one(
+    operator: Client, sign_in: Callable[..., Client], three: Workflow
+) -> None:
+    task = prepare("effect", three)
+    page = reverse("dashboard:task", args=[task.id])
+    text = operator.get(page).content.decode()
+    assert "Unknown" in text
+    assert f"{task.id}:a:0:0:pay" in text
+    assert "Settle effect" not in sign_in("viewer", "of-viewer").get(page).content.decode()
+    form = operator.get(path_of(task, "effect")).content.decode()
+    effect = Effect.objects.get()
+    assert re.findall(r'name="mark" value="([^"]*)"', form) == [
+        f"{effect.pk}:{to}" for to in ("done", "not_done", "compensated")
+    ]
+    operator.post(path_of(task, "effect"), fill(task, "effect"))
+    effect.refresh_from_db()
+    assert (effect.status, effect.marked_by[:5]) == ("done", "user:")
+    task.refresh_from_db()
+    again = operator.post(path_of(task, "effect"), fill(task, "effect"))
+    assert again.status_code == 422
+    assert "it was done, and is undone" in again.content.decode()
 
 
 def test_what_was_done_is_on_record_with_who_and_why(operator: Client, three: Workflow) -> None:
@@ -254,7 +281,7 @@ def test_a_button_that_can_not_be_used_says_why(
     expected = {
         name
         for name, action in ACTIONS.items()
-        if not action.find_obstacle(task) and name not in {"stop", "edit"}
+        if not action.find_obstacle(task) and name not in {"stop", "edit", "effect"}
     }
     expected -= {"pause"} if task.status == states.PAUSED else {"resume"}
     assert offered == expected

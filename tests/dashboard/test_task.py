@@ -189,7 +189,7 @@ def test_the_page_and_its_poll_take_few_queries(
     Task.objects.filter(pk=task.pk).update(**by_token, started_at=task.created_at)
     if status in states.UNFINISHED:
         operators.extend_limits(task.pk, limits_given={"units": 77}, actor=OPERATOR)
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(13):
         page = operator.get(path_of(task))
     if status in states.FINISHED:
         return
@@ -197,7 +197,7 @@ def test_the_page_and_its_poll_take_few_queries(
     with django_assert_max_num_queries(4):
         poll = operator.get(path_of(task), headers=PART | {"HX-PTag": tag})
     assert poll.status_code == 304
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(13):
         poll = operator.get(path_of(task), headers=PART | {"HX-PTag": "0.0"})
     assert poll.status_code == 200
 

@@ -22,7 +22,7 @@ from tests.dashboard.conftest import PASSWORD, make_user
 from tests.e2e.conftest import OpenPage
 from tests.e2e.hands import WAYS, Mouse, make_hands
 from tests.e2e.kit import strict_page, wait_until
-from tests.factories import LEASE, OPERATOR, ask, claim, make_in, make_unit, submit
+from tests.factories import LEASE, OPERATOR, ask, claim, make_effect, make_in, make_unit, submit
 from tests.factories import wait_for as await_signal
 
 pytestmark = pytest.mark.browser
@@ -119,6 +119,18 @@ def cancel(hands: Mouse, three: Workflow) -> None:
     hands.write("Reason", "not needed any more")
     hands.press("Cancel task")
     wait_for(task, status=states.CANCELLED)
+
+
+@script("task.effect")
+def settle_effect(hands: Mouse, three: Workflow) -> None:
+    task = make_in(states.DEAD, three)
+    effect = make_effect(task)
+    open_task(hands, task)
+    hands.press("Settle effect…")
+    hands.tick("pay of a: it was done")
+    hands.write("Reason", "seen at the bank")
+    hands.press("Settle effect")
+    wait_for(effect, status="done")
 
 
 @script("task.stop")

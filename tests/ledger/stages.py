@@ -18,6 +18,7 @@ from ledger.transitions import (
     approvals,
     children,
     edits,
+    effects,
     forks,
     holder,
     operators,
@@ -35,6 +36,7 @@ from tests.factories import (
     attempt,
     claim,
     complete,
+    make_effect,
     make_unit,
     make_workflow,
     spawn,
@@ -160,9 +162,8 @@ def decide(
 
 def call(function: str, stage: Stage, **given: Any) -> Any:
     """Call the edge's function on the stage's task, however little sense that makes there."""
-    held, flow, key = stage.held, stage.flow, stage.task.id
+    held, flow, key, by = stage.held, stage.flow, stage.task.id, {"actor": OPERATOR}
     groups = [("default", flow.name, flow.version)]
-    by = {"actor": OPERATOR}
     unit = make_unit(held, flow)
     if given.pop("finish", False):
         here = {"next_index": held.step_index, "next_name": held.step_name, "next_turn": held.turn}
@@ -208,6 +209,7 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "edit_output": lambda: outputs.edit_output(
             key, PLAIN, output={"by": "hand"}, reason="why not", **by
         ),
+        "mark_effect": lambda: settle_effect(stage),
         "extend_limits": lambda: operators.extend_limits(
             key, **{"limits_given": {"units": 50}, **given, **by}
         ),
@@ -218,6 +220,12 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         ),
     }  # fmt: skip
     return calls[function]()
+
+
+def settle_effect(stage: Stage) -> None:
+    """A person's word on what a lost attempt began."""
+    effect = make_effect(stage.task)
+    effects.mark_effect(stage.task.id, effect.pk, to="done", actor=OPERATOR)
 
 
 @dataclasses.dataclass(frozen=True)

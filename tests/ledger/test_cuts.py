@@ -11,7 +11,7 @@ from django.db import OperationalError
 
 from ledger import client, clock, settling, states
 from ledger.errors import ApprovalClosed
-from ledger.models import Approval, ApprovalVote, Artifact, Event, Signal, Spend, Task
+from ledger.models import Approval, ApprovalVote, Artifact, Effect, Event, Signal, Spend, Task
 from ledger.runner import Engine
 from ledger.sweeper import sweep
 from ledger.transitions import operators
@@ -144,6 +144,7 @@ WRITES: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "money under the provider's key": (lambda ctx: ctx.spend(40, cost="0.10", key="req-1"), Spend),
     "artifact": (lambda ctx: ctx.save_artifact("one.txt", b"1"), Artifact),
     "progress": (lambda ctx: ctx.report(1, 2, "half"), Task),
+    "effect": (lambda ctx: ctx.once("pay", lambda: 1), Effect),
 }
 
 

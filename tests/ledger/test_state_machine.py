@@ -19,6 +19,7 @@ from ledger.transitions import (
     asking,
     children,
     edits,
+    effects,
     forks,
     holder,
     limit_answers,
@@ -36,8 +37,8 @@ from tests.ledger.stages import Stage, call, set_stage, take_edge
 ROOT = Path(__file__).resolve().parents[2]
 DOC = (ROOT / "docs" / "state-machine.md").read_text()
 MODULES = (
-    approvals, asking, children, edits, forks, holder, limit_answers, operators, outputs, overdue,
-    submit, sweeps, waits, sql,
+    approvals, asking, children, edits, effects, forks, holder, limit_answers, operators, outputs,
+    overdue, submit, sweeps, waits, sql,
 )  # fmt: skip
 FUNCTIONS = sorted({edge.function for edge in states.EDGES} - {"submit_task"})
 HOLDERS = sorted({edge.function for edge in states.EDGES if edge.by == "holder"})
@@ -116,7 +117,9 @@ def test_every_edge_that_the_code_names_is_on_the_diagram() -> None:
         and node.func.id in place
         and isinstance(node.args[place[node.func.id]], ast.Constant)
     }
-    assert named == set(FUNCTIONS) - {"claim_task", "checkpoint_unit", "fork_task", "change_task"}
+    assert named == set(FUNCTIONS) - {
+        "claim_task", "checkpoint_unit", "fork_task", "change_task", "mark_effect",
+    }  # fmt: skip
 
 
 def read_all(task: Task) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def own_folders(settings: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -
 def test_an_isolated_step_is_given_what_any_step_is_but_the_database() -> None:
     ended = run(alone, {}, answers={"ask": "approve"}, faults={"end": [LOST, OSError("gone")]})
     assert ended.status == "completed", ended.task["error"]
-    assert ended.result == {"by": "user:testing", "said": "done"}
+    assert ended.result == {"by": "user:testing", "said": "done", "told before": True}
     assert ended.units == [
         ("plan", 0), ("read", 0), ("read", 1), ("write", 0), ("ask", 0), ("end", 0),
     ]  # fmt: skip

@@ -11,7 +11,9 @@ from django.core.management.base import CommandParser
 
 from ledger import queries
 from ledger.management.terminal import LedgerCommand, find_actor, read_object
+from ledger.models.effects import STATUSES
 from ledger.transitions import operators
+from ledger.transitions.effects import mark_effect
 from ledger.transitions.forks import fork_task
 from ledger.transitions.outputs import edit_output
 
@@ -25,7 +27,7 @@ PLAIN: dict[str, tuple[Callable[..., None], str]] = {
 
 
 class Command(LedgerCommand):
-    """Prints the status after it; `fork` prints the id of the copy alone."""
+    """Prints the status after it; `fork` the id of the copy alone, `effects` a line for each."""
 
     help = "Act on a task: the actions of its page and of the API, by the same names."
 
@@ -54,6 +56,13 @@ class Command(LedgerCommand):
         change.add_argument("--lane")
         change.add_argument("--priority", type=int, help="-100 to 100")
         change.add_argument("--tag", metavar="TAG", action="append", help="replaces all tags")
+        self._add_action("effects", "what it did to the world outside, and what is known of that")
+        mark = self._add_action("mark", "say what came of an effect, or that it was undone")
+        mark.add_argument("effect", type=int, help="its number, see effects")
+        mark.add_argument("to", choices=STATUSES[1:])
+        mark.add_argument(
+            "--result", metavar="JSON", help="an object, what its step gets of it; @FILE, @-"
+        )
         edit = self._add_action("edit", "put another output in a unit's place and go on from there")
         edit.add_argument("seq", type=int, help="the number of the output")
         edit.add_argument("output", metavar="JSON", help="an object; @FILE, @-")
@@ -71,6 +80,8 @@ class Command(LedgerCommand):
         by = {"actor": find_actor(), "reason": options["reason"], "revision": options["revision"]}
         if name == "fork":
             return self._fork(task_id, options, by)
+        if name == "effects":
+            return self._list_effects(task_id)
         if name in PLAIN:
             PLAIN[name][0](task_id, **by)
         elif name == "repair":
@@ -85,6 +96,10 @@ class Command(LedgerCommand):
         elif name == "change":
             labels = {one: options[one] for one in ("title", "lane", "priority")}
             operators.change_task(task_id, tags=options["tag"], **labels, **by)
+        elif name == "mark":
+            given = options["result"]
+            result = None if given is None else read_object(given, "--result")
+            mark_effect(task_id, options["effect"], to=options["to"], result=result, **by)
         elif name == "edit":
             output = read_object(options["output"], "output")
             edit_output(task_id, options["seq"], output=output, **by)
@@ -99,6 +114,12 @@ class Command(LedgerCommand):
         )  # fmt: skip
         self.stdout.write(str(copy.pk))
         self.hint(f"Watch it: manage.py watch {copy.pk}")
+
+    def _list_effects(self, task_id: UUID) -> None:
+        queries.read_revision(task_id)
+        for one in queries.list_effects(task_id, limit=queries.MAX_LIMIT).items:
+            where = f"{one['step']}, turn {one['turn']}"
+            self.stdout.write(f"{one['id']} {one['name']} {one['state']} ({where}) {one['key']}")
 
     def _show_status(self, task_id: UUID) -> None:
         task = queries.show_task(task_id)

@@ -1,0 +1,48 @@
+"""What a task did to the world outside, in order."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from ledger import states
+from ledger.models import Effect, Task
+from ledger.models.effects import COMPENSATED, DONE, INTENT, NOT_DONE
+from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, read_seq
+
+UNKNOWN = "unknown"
+"""Begun by an attempt that is over, and nobody knows what came of it."""
+
+MARKS = {
+    UNKNOWN: (DONE, NOT_DONE, COMPENSATED),
+    NOT_DONE: (DONE,),
+    DONE: (COMPENSATED,),
+}
+"""What a person may make of an effect, by its state."""
+
+
+def list_effects(
+    task_id: UUID, *, limit: int = DEFAULT_LIMIT, cursor: str = ""
+) -> Page[dict[str, Any]]:
+    """The effects of a task, in the order in which they were first begun."""
+    size = clamp_limit(limit)
+    rows = Effect.objects.filter(task=task_id, pk__gt=read_seq(cursor)).select_related("task")
+    shown = [show_effect(row) for row in rows.order_by("pk")[: size + 1]]
+    return Page(shown[:size], str(shown[size - 1]["id"]) if len(shown) > size else None)
+
+
+def show_effect(row: Effect) -> dict[str, Any]:
+    """The Effect JSON; a lost worker's intent has the state `unknown`."""
+    names = "step turn round name key args result tries late begun_at done_at".split()
+    shown = {name: getattr(row, name) for name in names}
+    return {"id": row.pk, "state": name_state(row, row.task), **shown,
+            "marked_by": row.marked_by or None}  # fmt: skip
+
+
+def name_state(row: Effect, task: Task) -> str:
+    """What is known of an effect now."""
+    if row.status != INTENT:
+        return row.status
+    running = task.status == states.RUNNING
+    in_hand = running and row.fences[-1] == f"{task.fence}:{task.lease_owner}"
+    return INTENT if in_hand else UNKNOWN

@@ -1,0 +1,142 @@
+"""The record of effects: begun and finished by holders, settled by people where nobody knows.
+
+Each write is a commit of its own: an intent must be there before the action, and its result must
+last whatever becomes of the unit. The task's row is locked first, as everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F
+
+from ledger import canonical, clock, sql
+from ledger.errors import EffectConflict, LeaseLost, NotFound, TaskNotFound
+from ledger.events import Actor, record_event
+from ledger.models import Effect, Task
+from ledger.models.effects import COMPENSATED, DONE, INTENT, NOT_DONE
+from ledger.queries.effects import MARKS, UNKNOWN, name_state
+from ledger.sql import Claimed
+from ledger.transitions.moves import lock_held, lock_task, update_row
+from ledger.transitions.operators import check_reason
+
+NEW = "new"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Begun:
+    """What was found: NEW (nothing, or known as not done), UNKNOWN, or DONE with its result."""
+
+    state: str
+    result: Any = None
+
+
+def begin_effect(held: Claimed, name: str, args: Any) -> Begun:
+    """Store the intent, or find what an earlier attempt at this unit left of it.
+
+    Raises LeaseLost, and EffectConflict for other `args` than it was begun with, or when it was
+    undone since.
+    """
+    text = canonical.dump_json(args, "args")
+    fingerprint = hashlib.sha256(text.encode()).hexdigest()
+    mine = _name_attempt(held.lease)
+    with lock_held(held.lease, "effect") as (task, now):
+        effect = Effect.objects.filter(task=task, **_name_unit(held, name)).first()
+        if effect is None:
+            Effect.objects.create(
+                task=task, **_name_unit(held, name), fingerprint=fingerprint, args=args,
+                status=INTENT, fences=[mine], begun_at=now,
+            )  # fmt: skip
+            update_row(task, {})
+            return Begun(NEW)
+        if effect.fingerprint != fingerprint:
+            raise EffectConflict(name, "was begun with other arguments in this unit")
+        if effect.status == COMPENSATED:
+            raise EffectConflict(name, "was undone; a restart from its step does it anew")
+        if effect.status == DONE:
+            return Begun(DONE, effect.result)
+        found = NEW if effect.status == NOT_DONE else UNKNOWN
+        fences = [one for one in effect.fences if one != mine]
+        Effect.objects.filter(pk=effect.pk).update(
+            status=INTENT, fences=[*fences, mine], tries=F("tries") + 1
+        )
+        update_row(task, {})
+        return Begun(found)
+
+
+def finish_effect(held: Claimed, name: str, result: Any) -> Any:
+    """Store the result, unless there is one; returns the one that stands.
+
+    Also for a holder that lost its lease since it began the effect: the first result is a fact,
+    whoever brings it. Raises LeaseLost for who did not begin it.
+    """
+    canonical.check_json(result, f"the result of effect {name}")
+    mine = _name_attempt(held.lease)
+    with sql.atomic():
+        task = Task.objects.select_for_update().filter(pk=held.task_id).first()
+        if task is None:
+            raise TaskNotFound(held.task_id)
+        effect = Effect.objects.filter(task=task, **_name_unit(held, name)).first()
+        if effect is None or mine not in effect.fences:
+            raise LeaseLost(held.task_id, held.fence, "effect")
+        if effect.done_at is not None:
+            return effect.result
+        status = effect.status
+        if status in {INTENT, NOT_DONE}:
+            status = DONE
+        Effect.objects.filter(pk=effect.pk, done_at__isnull=True).update(
+            status=status,
+            result=result,
+            done_at=clock.now(),
+            late=name_state(effect, task) != INTENT,
+        )
+        update_row(task, {})
+        return result
+
+
+def mark_effect(
+    task_id: UUID | str,
+    effect_id: int,
+    *,
+    to: str,
+    actor: Actor,
+    result: Any = None,
+    reason: str = "",
+    revision: int | None = None,
+) -> None:
+    """Settle by a person's word what nobody else knows: `done`, `not_done` or `compensated`.
+
+    `result` is what the step gets of an effect that is done. Raises NotFound, and EffectConflict
+    while a worker is at it or when it is settled otherwise.
+    """
+    check_reason(reason)
+    canonical.check_json(result, "result")
+    with lock_task(task_id, revision) as (task, now):
+        effect = Effect.objects.filter(pk=effect_id, task=task).first()
+        if effect is None:
+            raise NotFound("effect", effect_id)
+        state = name_state(effect, task)
+        if state == INTENT:
+            raise EffectConflict(effect.name, "is in a worker's hands now")
+        if to not in MARKS.get(state, ()):
+            raise EffectConflict(effect.name, f"is {state}, so it can't be marked {to}")
+        fields: dict[str, Any] = {"status": to, "marked_by": str(actor)}
+        if to == DONE and effect.done_at is None:
+            fields |= {"result": result, "done_at": now}
+        Effect.objects.filter(pk=effect.pk).update(**fields)
+        record_event(
+            task, "effect_marked", actor, now, step=effect.step, turn=effect.turn, reason=reason,
+            effect=effect.name, before=state, after=to,
+        )  # fmt: skip
+        update_row(task, {"updated_at": now})
+
+
+def _name_attempt(lease: sql.Lease) -> str:
+    return f"{lease.fence}:{lease.owner}"
+
+
+def _name_unit(held: Claimed, name: str) -> dict[str, Any]:
+    return {"step": held.step_name, "turn": held.turn, "round": held.round, "name": name}
