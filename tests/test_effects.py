@@ -239,7 +239,8 @@ def test_a_person_says_that_it_is_done(flow: Workflow, bank: Bank) -> None:
     event = queries.list_events(ctx.task_id).items[-1]
     assert (event["kind"], event["actor"]) == ("effect_marked", {"kind": "user", "id": "1"})
     assert event["data"] == {
-        "effect": "charge", "before": "unknown", "after": "done", "reason": "seen it"
+        "effect": "charge", "before": {"state": "unknown"}, "after": {"state": "done"},
+        "reason": "seen it",
     }  # fmt: skip
 
 

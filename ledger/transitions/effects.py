@@ -129,7 +129,7 @@ def mark_effect(
         Effect.objects.filter(pk=effect.pk).update(**fields)
         record_event(
             task, "effect_marked", actor, now, step=effect.step, turn=effect.turn, reason=reason,
-            effect=effect.name, before=state, after=to,
+            effect=effect.name, before={"state": state}, after={"state": to},
         )  # fmt: skip
         update_row(task, {"updated_at": now})
 
