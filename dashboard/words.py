@@ -79,6 +79,8 @@ EVENTS = {
     "approval_decided": Look("Approval answered", "wait", "is-wait"),
     "approval_undone": Look("Answer undone", "wait", "is-wait"),
     "approval_expired": Look("Approval expired", "dead", "is-dead"),
+    "approval_escalated": Look("Approval passed on", "wait", "is-wait"),
+    "approval_reminded": Look("Reminder", "wait", "is-wait"),
     "approval_voided": Look("Approval void", "cancel", "is-idle"),
     "waiting": Look("Waiting", "wait", "is-wait"),
     "signalled": Look("Signal", "wait", "is-wait"),

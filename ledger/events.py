@@ -24,6 +24,8 @@ KINDS = frozenset(
         "approval_decided",
         "approval_undone",
         "approval_expired",
+        "approval_escalated",
+        "approval_reminded",
         "approval_voided",
         "waiting",
         "signalled",

@@ -24,6 +24,11 @@ MAX_SUBJECT = 500
 MAX_CHILDREN = 1_000
 RISKS = ("low", "medium", "high")
 MAX_VOTES = 100
+MAX_ESCALATIONS = 10
+MAX_ATTACHED = 100
+LEAST_REMINDER = 60.0
+"""Seconds between two reminders, at least."""
+
 ASSIGNED = ("group", "user", "token")
 _REPAIR_KEYS = {"needs_repair", "restart_step", "feedback"}
 
@@ -96,10 +101,13 @@ class AskApproval(Outcome):
 
     `then` names what an approval does: the next step, or this one again. `send_back_to` is where
     "Send back" restarts from (None: no such button). `on_reject` is "fail" or a step to go to;
-    `on_expiry` is "dead", "reject" or a step. `expires` is in seconds. `form` is a JSON Schema or
-    a pydantic model, `proposal` its default values. `outside_effect` and `money` say that an
-    approval can't be undone, as a high `risk` does. `votes` people must approve, one rejects;
-    only `assignees` (`group:legal`, `user:3`, `token:ID`) may answer, all approvers if none.
+    `on_expiry` is "dead", "fail", "reject" (what a rejection does) or a step. `expires` is in
+    seconds. `form` is a JSON Schema or a pydantic model, `proposal` its default values.
+    `outside_effect` and `money` say that an approval can't be undone, as a high `risk` does.
+    `votes` people must approve, one rejects; only `assignees` (`group:legal`, `user:3`,
+    `token:ID`) may answer, all approvers if none. `escalate` are the next ones to ask and for how
+    long, each when the time of those before is over; `remind` is the seconds between reminders.
+    `artifacts` and the two of `diff` (before, after) are shown: each an Artifact, an id or a name.
     """
 
     subject: str
@@ -117,6 +125,10 @@ class AskApproval(Outcome):
     money: bool = False
     votes: int = 1
     assignees: Sequence[str] = ()
+    escalate: Sequence[tuple[str | Sequence[str], float]] = ()
+    remind: float | None = None
+    artifacts: Sequence[Any] = ()
+    diff: tuple[Any, Any] | None = None
     data: Json = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -133,16 +145,51 @@ class AskApproval(Outcome):
             bounds.check_seconds(self.expires, "AskApproval(expires=)", least=0.001)
         if isinstance(self.votes, bool) or not 1 <= self.votes <= MAX_VOTES:
             raise ValueError(f"AskApproval(votes=): {self.votes!r} is none of 1 to {MAX_VOTES}")
-        for one in self.assignees:
-            kind, _, name = one.partition(":")
-            if kind not in ASSIGNED or not name:
-                allowed = ", ".join(f"{kind}:…" for kind in ASSIGNED)
-                raise ValueError(f"AskApproval(assignees=): {one!r} is none of {allowed}")
-        object.__setattr__(self, "assignees", list(self.assignees))
+        if self.remind is not None:
+            bounds.check_seconds(self.remind, "AskApproval(remind=)", least=LEAST_REMINDER)
+        # Lists of plain values: an outcome may come by wire, and is brought to this form again.
+        object.__setattr__(self, "assignees", _read_assignees(self.assignees, "assignees"))
+        object.__setattr__(self, "escalate", _read_escalation(self.escalate))
+        object.__setattr__(self, "artifacts", _read_attached(self.artifacts, "artifacts"))
+        if self.diff is not None:
+            object.__setattr__(self, "diff", _read_attached(self.diff, "diff", count=2))
         if isinstance(self.form, type):
             object.__setattr__(self, "form", self.form.model_json_schema())
         if isinstance(self.proposal, BaseModel):
             object.__setattr__(self, "proposal", self.proposal.model_dump(mode="json"))
+
+
+def _read_assignees(given: Sequence[str], field: str) -> list[str]:
+    for one in given:
+        kind, _, name = one.partition(":")
+        if kind not in ASSIGNED or not name:
+            allowed = ", ".join(f"{kind}:…" for kind in ASSIGNED)
+            raise ValueError(f"AskApproval({field}=): {one!r} is none of {allowed}")
+    return list(given)
+
+
+def _read_escalation(given: Sequence[Any]) -> list[list[Any]]:
+    """Who is asked next and for how many seconds: `[["group:leads"], 3600.0]` each."""
+    read = []
+    for one in given:
+        if not isinstance(one, list | tuple) or len(one) != 2 or not one[0]:
+            raise ValueError(f"AskApproval(escalate=): {one!r} is no pair of people and seconds")
+        who = [one[0]] if isinstance(one[0], str) else one[0]
+        length = bounds.check_seconds(one[1], "AskApproval(escalate=)", least=0.001)
+        read.append([_read_assignees(who, "escalate"), length])
+    if len(read) > MAX_ESCALATIONS:
+        raise ValueError(f"AskApproval(escalate=): more than {MAX_ESCALATIONS}")
+    return read
+
+
+def _read_attached(given: Any, field: str, count: int | None = None) -> list[str]:
+    """Artifacts by id or name; the ledger looks for them among the task's own."""
+    if isinstance(given, str) or (count is not None and len(given) != count):
+        what = "artifacts" if count is None else f"{count} artifacts"
+        raise ValueError(f"AskApproval({field}=): {given!r} is no list of {what}")
+    if len(given) > MAX_ATTACHED:
+        raise ValueError(f"AskApproval({field}=): more than {MAX_ATTACHED}")
+    return [str(getattr(one, "id", one)) for one in given]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,7 +351,7 @@ def _name_steps(ask: AskApproval, workflow: Workflow, step: Step) -> AskApproval
         names["send_back_to"] = _name_earlier(
             ask.send_back_to, workflow, step, "AskApproval(send_back_to=)"
         )
-    for field, words in (("on_reject", {"fail"}), ("on_expiry", {"dead", "reject"})):
+    for field, words in (("on_reject", {"fail"}), ("on_expiry", {"dead", "fail", "reject"})):
         ref = getattr(ask, field)
         if ref in words:
             continue

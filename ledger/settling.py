@@ -57,7 +57,7 @@ def plan_outcome(
 ) -> Plan:
     """The write that `outcome` asks for. Artifacts are stored here, before it.
 
-    Raises Unserialisable, and what the artifact store or the workspace raises.
+    Raises Unserialisable, InvalidInput, and what the artifact store or the workspace raises.
     """
     position = (held.step_index, held.step_name)
     here = workflow.index_of(step.name)
@@ -83,8 +83,9 @@ def plan_outcome(
         for name, value in shown.items():
             canonical.check_json(value, name)
         ask = dataclasses.replace(outcome, **shown)
+        attached = asking.describe_attached(held.task_id, ask)
         unit = _make_unit(engine, held, ctx, outcome.data, (*position, held.turn))
-        return lambda: asking.ask_approval(held, unit, ask, workflow) and None
+        return lambda: asking.ask_approval(held, unit, ask, workflow, attached) and None
     if isinstance(outcome, WaitFor) or (isinstance(outcome, Spawn) and outcome.children):
         there = (*position, held.turn) if last else (here + 1, workflow.steps[here + 1].name, 0)
         unit = _make_unit(engine, held, ctx, outcome.data, there)

@@ -111,6 +111,8 @@ EDGES: tuple[Edge, ...] = (
     *_edges("go_on_after_limit", WAITING, "queued scheduled waiting paused", "approver"),
     Edge("end_by_limit", WAITING, DEAD, "approver"),
     *_edges("expire_approval", WAITING, "queued paused failed dead", "sweeper"),
+    *_loops("expire_approval", WAITING, "sweeper"),
+    *_loops("remind_approval", WAITING, "sweeper"),
     *_edges("send_signal", WAITING, "queued paused completed", "client"),
     *_loops("send_signal", f"{_UNHELD} running", "client"),
     *_edges("expire_signal", WAITING, "queued paused completed dead", "sweeper"),

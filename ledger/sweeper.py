@@ -1,4 +1,4 @@
-"""What time does to tasks: reclaim, promote, apply, expire, enforce. Any process may sweep.
+"""What time does to tasks: reclaim, promote, apply, expire, remind, enforce. Any process may sweep.
 
 One cheap look decides what there is to do, so an idle product asks the database one question a
 second and writes nothing.
@@ -29,6 +29,7 @@ _LOOK = """SELECT {now},
   (SELECT min(available_at) FROM longwatch_task
     WHERE status = 'waiting' AND status_reason IN ('decided', 'signal', 'children')),
   (SELECT min(expires_at) FROM longwatch_approval WHERE status = 'open'),
+  (SELECT min(remind_at) FROM longwatch_approval WHERE status = 'open' AND remind_at IS NOT NULL),
   (SELECT min(wall_until) FROM longwatch_task
     WHERE wall_until IS NOT NULL AND status IN ('queued', 'scheduled')),
   (SELECT min(deadline_at) FROM longwatch_task
@@ -49,6 +50,7 @@ class Swept:
     promoted: int = 0
     applied: int = 0
     expired: int = 0
+    reminded: int = 0
     enforced: int = 0
     related: int = 0
     """Parents told of ended children, and children ended with their parents."""
@@ -67,6 +69,7 @@ class Due:
     wait: dt.datetime | None
     """A decision takes effect, a signal has not come, children are to be looked at again."""
     expiry: dt.datetime | None
+    reminder: dt.datetime | None
     wall: dt.datetime | None
     deadline: dt.datetime | None
     lease: dt.datetime | None
@@ -74,7 +77,8 @@ class Due:
 
     def seconds_left(self) -> float:
         """Until the next of them, at most MAX_SECONDS, by the database's clock."""
-        times = (self.scheduled, self.wait, self.expiry, self.wall, self.deadline, self.lease)
+        times = (self.scheduled, self.wait, self.expiry, self.reminder, self.wall, self.deadline,
+                 self.lease)  # fmt: skip
         left = [(moment - self.now).total_seconds() for moment in times if moment is not None]
         # A lease that is over is no reason to hurry: it waits for contact, or for its sweeper.
         ahead = [seconds for seconds in left if seconds > 0]
@@ -120,6 +124,7 @@ def sweep(
             (sweeps.expire_approvals(limit) if is_over(due.expiry) else 0)
             + (sweeps.expire_signals(limit) if is_over(due.wait) else 0)
         ),
+        reminded=sweeps.remind_approvals(limit) if is_over(due.reminder) else 0,
         related=(
             (sweeps.tell_parents(limit) + sweeps.end_orphans(limit) if due.families else 0)
             + (sweeps.join_parents(limit) if is_over(due.wait) else 0)

@@ -21,6 +21,7 @@ from ledger import bounds, canonical, conf
 from ledger.bounds import Limits, days, hours, minutes, seconds
 from ledger.errors import InvalidInput, UnknownStep, Unserialisable
 from ledger.outcomes import (
+    RISKS,
     Advance,
     Again,
     AskApproval,
@@ -113,8 +114,9 @@ class Workflow:
 
     `input` is a pydantic model of what a submitter gives (None: any JSON object). `max_repairs`
     bounds the restarts that the workflow itself asks for (None: the site's default).
-    `self_approval=True` lets the submitter of a task answer its questions. With `on_limit="ask"`
-    a used-up limit is a question to people; otherwise the task is dead by it.
+    `self_approval=True` lets the submitter of a task answer its questions; none of them has a
+    lower risk than `risk_floor`, whatever the step says. With `on_limit="ask"` a used-up limit is
+    a question to people; otherwise the task is dead by it.
     Raises ValueError for a name or a bound that can't be.
     """
 
@@ -128,6 +130,7 @@ class Workflow:
         limits: Limits | None = None,
         self_approval: bool = False,
         on_limit: Literal["dead", "ask"] = "dead",
+        risk_floor: Literal["low", "medium", "high"] = "low",
         description: str = "",
     ) -> None:
         self.name = _check_name(name, "a workflow's name")
@@ -143,6 +146,9 @@ class Workflow:
         if on_limit not in {"dead", "ask"}:
             raise ValueError(f"workflow {name}: on_limit={on_limit!r} is neither 'dead' nor 'ask'")
         self.on_limit = on_limit
+        if risk_floor not in RISKS:
+            raise ValueError(f"workflow {name}: risk_floor= takes one of {', '.join(RISKS)}")
+        self.risk_floor = risk_floor
         self.description = description
         self.steps: list[Step] = []
         self._digest: str | None = None

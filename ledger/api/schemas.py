@@ -229,8 +229,37 @@ class VoteOut(BaseModel):
     at: dt.datetime
 
 
+class AttachedOut(BaseModel):
+    """An artifact that a question shows."""
+
+    id: UUID
+    name: str
+    media_type: str
+    size: int
+    sha256: str
+
+
+class EscalationOut(BaseModel):
+    """Who is asked next, and for how many seconds."""
+
+    assignees: list[str]
+    seconds: float
+
+
+class EditOut(BaseModel):
+    """A value that an answer changed; `name` is empty for the proposal as a whole."""
+
+    name: str
+    proposed: Json
+    answered: Json
+
+
 class ApprovalOut(BaseModel):
-    """A question to people; `decisions` are the ones it offers."""
+    """A question to people; `decisions` are the ones it offers, `diff` is two artifacts or none.
+
+    `risk_by` is `step`, or `workflow` where its floor raised the risk. `edits` is what the answer
+    changed of the proposal. `escalation` are those still to be asked, then comes `on_expiry`.
+    """
 
     id: UUID
     task: UUID
@@ -245,6 +274,9 @@ class ApprovalOut(BaseModel):
     body: str
     payload: Json
     risk: str
+    risk_by: str
+    artifacts: list[AttachedOut]
+    diff: list[AttachedOut]
     form: dict[str, Json] | None
     proposal: Json
     digest: str
@@ -254,10 +286,15 @@ class ApprovalOut(BaseModel):
     votes: list[VoteOut]
     decision: str | None
     values: Json
+    edits: list[EditOut]
     comment: str
     decided_by: str | None
     requested_at: dt.datetime
     expires_at: dt.datetime
+    escalation: list[EscalationOut]
+    on_expiry: str
+    reminders: int
+    remind_at: dt.datetime | None
     decided_at: dt.datetime | None
 
 

@@ -34,7 +34,14 @@ class Approval(models.Model):
     subject = models.CharField(max_length=500)
     body = models.TextField(blank=True, default="")
     payload = models.JSONField(null=True, blank=True)
+    attached = models.JSONField(null=True, blank=True)
+    """Artifacts to be shown: a list `artifacts`, and a pair `diff`; each `{id, name, media_type,
+    size, sha256}`."""
+
     risk = models.CharField(max_length=10, default="low")
+    risk_by = models.CharField(max_length=10, default="step", db_default="step")
+    """Who set the risk: `step`, or `workflow` where its floor is higher than what the step said."""
+
     outside_effect = models.BooleanField(default=False)
     money = models.BooleanField(default=False)
     form = models.JSONField(null=True, blank=True)
@@ -60,6 +67,12 @@ class Approval(models.Model):
     decided_by = models.CharField(max_length=200, blank=True, default="")
     requested_at = models.DateTimeField()
     expires_at = models.DateTimeField()
+    # Who is asked next, `[[assignees, seconds], …]`, and how many of them were asked already.
+    escalation = models.JSONField(null=True, blank=True)
+    level = models.IntegerField(default=0, db_default=0)
+    remind_seconds = models.FloatField(null=True, blank=True)
+    remind_at = models.DateTimeField(null=True, blank=True)
+    reminders = models.IntegerField(default=0, db_default=0)
     decided_at = models.DateTimeField(null=True, blank=True)
     applied_at = models.DateTimeField(null=True, blank=True)
 
@@ -69,6 +82,11 @@ class Approval(models.Model):
         indexes = (
             models.Index(
                 fields=["expires_at"], condition=Q(status=OPEN), name="longwatch_approval_expiry"
+            ),
+            models.Index(
+                fields=["remind_at"],
+                condition=Q(status=OPEN, remind_at__isnull=False),
+                name="longwatch_approval_remind",
             ),
             models.Index(fields=["requested_at", "id"], name="longwatch_approval_list"),
         )

@@ -60,6 +60,9 @@ def show_approval(row: Approval) -> dict[str, Any]:
         "body": row.body,
         "payload": row.payload,
         "risk": row.risk,
+        "risk_by": row.risk_by,
+        "artifacts": (row.attached or {}).get("artifacts", []),
+        "diff": (row.attached or {}).get("diff", []),
         "form": row.form,
         "proposal": row.proposal,
         "digest": row.digest,
@@ -73,12 +76,36 @@ def show_approval(row: Approval) -> dict[str, Any]:
         ],
         "decision": row.decision or None,
         "values": row.values,
+        "edits": list_edits(row.proposal, row.values),
         "comment": row.comment,
         "decided_by": row.decided_by or None,
         "requested_at": row.requested_at,
         "expires_at": row.expires_at,
+        "escalation": [
+            {"assignees": people, "seconds": seconds}
+            for people, seconds in (row.escalation or ())[row.level :]
+        ],
+        "on_expiry": row.on_expiry,
+        "reminders": row.reminders,
+        "remind_at": row.remind_at,
         "decided_at": row.decided_at,
     }
+
+
+def list_edits(proposal: Any, values: Any) -> list[dict[str, Any]]:
+    """What an answer changed of the agent's proposal: `name` (empty for the whole), `proposed` and
+    `answered`, each None where there is none. The proposal itself stays as it was asked.
+    """
+    if values is None or values == proposal:
+        return []
+    if not isinstance(values, dict) or not isinstance(proposal, dict | None):
+        return [{"name": "", "proposed": proposal, "answered": values}]
+    old = proposal or {}
+    return [
+        {"name": name, "proposed": old.get(name), "answered": values.get(name)}
+        for name in [*old, *(name for name in values if name not in old)]
+        if (name in old) != (name in values) or old.get(name) != values.get(name)
+    ]
 
 
 def list_decisions(row: Approval) -> list[str]:

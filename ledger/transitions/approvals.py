@@ -24,7 +24,7 @@ from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Approval, ApprovalVote, Task
 from ledger.models import approvals as kinds
 from ledger.transitions.moves import lock_if_free, lock_task, move_task, update_row
-from ledger.transitions.overdue import find_request
+from ledger.transitions.overdue import escalate_question, find_request
 from ledger.transitions.values import list_misfits
 from ledger.transitions.verdicts import act_on
 
@@ -41,6 +41,8 @@ def void_open_approval(task: Task, actor: Actor, now: dt.datetime, why: str) -> 
         Approval.objects.filter(pk=request.pk).update(
             status=kinds.VOID, decided_at=now, decided_by=str(actor), comment=why
         )
+        votes = ApprovalVote.objects.filter(approval=request, voided_at__isnull=True)
+        votes.update(voided_at=now)
         record_event(task, "approval_voided", actor, now, approval=str(request.id), why=why)
 
 
@@ -60,12 +62,16 @@ def decide_approval(
     With `undo_seconds` the task acts on it only then (never for high risk, money or an outside
     effect: there it acts at once). Raises ApprovalClosed telling who decided what, DigestMismatch,
     NotAllowed, InvalidInput, NotFound. The deadline is read after the row lock, so it holds with
-    every sweeper stopped.
+    every sweeper stopped: those whose time is over are refused, those who are asked next may
+    answer at once.
     """
     request = find_request(approval_id)
     with lock_task(request.task_id) as (task, now):
         request = Approval.objects.select_for_update().get(pk=request.pk)
-        _check_open(request, now)
+        if request.status != kinds.OPEN:
+            raise ApprovalClosed(request.status, request.decided_by)
+        if request.expires_at <= now and not escalate_question(request, task, now):
+            raise ApprovalClosed(kinds.EXPIRED)
         _check_answer(request, task, decision, actor, digest, values, comment)
         ApprovalVote.objects.create(
             approval=request, by=str(actor), decision=decision, values=values,
@@ -146,13 +152,6 @@ def apply_decision(task_id: UUID) -> bool:
         record_event(task, "promoted", SYSTEM, now, reason=states.DECIDED, approval=str(request.id))
         act_on(request, task, now, "apply_decision")
         return True
-
-
-def _check_open(request: Approval, now: dt.datetime) -> None:
-    if request.status != kinds.OPEN:
-        raise ApprovalClosed(request.status, request.decided_by)
-    if request.expires_at <= now:
-        raise ApprovalClosed(kinds.EXPIRED)
 
 
 def find_submitter(task: Task) -> str:

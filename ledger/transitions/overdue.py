@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from uuid import UUID
 
 from ledger import states
 from ledger.errors import NotFound
 from ledger.events import SYSTEM, record_event
-from ledger.models import Approval
+from ledger.models import Approval, ApprovalVote, Task
 from ledger.models import approvals as kinds
-from ledger.transitions.moves import lock_if_free, update_row
+from ledger.transitions.moves import lock_if_free, move_task, update_row
 from ledger.transitions.verdicts import act_on
+
+MAX_REMINDERS = 50
+"""Of one question; who has not answered by then is not helped by more."""
 
 
 def expire_approval(approval_id: UUID) -> bool:
-    """waiting -> dead (approval_expired), or what the workflow says; silence is never a yes."""
+    """waiting -> the same with the next people asked, or dead (approval_expired), or what the
+    workflow says; silence is never a yes.
+    """
     request = find_request(approval_id)
     with lock_if_free(request.task_id) as found:
         if found is None:
@@ -23,6 +29,9 @@ def expire_approval(approval_id: UUID) -> bool:
         request = Approval.objects.select_for_update().get(pk=request.pk)
         if request.status != kinds.OPEN or request.expires_at > now:
             return False
+        if escalate_question(request, task, now):
+            move_task(task, now, "expire_approval", states.WAITING, reason=states.APPROVAL)
+            return True
         Approval.objects.filter(pk=request.pk).update(
             status=kinds.EXPIRED, decided_at=now, decided_by=str(SYSTEM), applied_at=now
         )
@@ -34,6 +43,64 @@ def expire_approval(approval_id: UUID) -> bool:
         else:
             update_row(task, {"updated_at": now})
         return True
+
+
+def escalate_question(request: Approval, task: Task, now: dt.datetime) -> bool:
+    """Ask the next people, for their own time; False when there are none.
+
+    The caller holds both rows, and has seen that the time is over. Votes of those before are
+    void: they had theirs, and the next ones decide alone. The question itself is the same.
+    """
+    chain = request.escalation or ()
+    if request.level >= len(chain):
+        return False
+    people, seconds = chain[request.level]
+    before, request.assignees = request.assignees, people
+    request.level += 1
+    request.expires_at = now + dt.timedelta(seconds=seconds)
+    request.remind_at = find_reminder(request, now, now)
+    columns = ("assignees", "level", "expires_at", "remind_at")
+    Approval.objects.filter(pk=request.pk).update(**{n: getattr(request, n) for n in columns})
+    ApprovalVote.objects.filter(approval=request, voided_at__isnull=True).update(voided_at=now)
+    record_event(task, "approval_escalated", SYSTEM, now, approval=str(request.id), to=people,
+                 before=before, level=request.level,
+                 expires_at=request.expires_at.isoformat())  # fmt: skip
+    return True
+
+
+def remind_approval(approval_id: UUID) -> bool:
+    """waiting -> the same, with an event for those who are asked: once each time that it is due."""
+    request = find_request(approval_id)
+    with lock_if_free(request.task_id) as found:
+        if found is None:
+            return False
+        task, now = found
+        request = Approval.objects.select_for_update().get(pk=request.pk)
+        due = request.remind_at
+        if request.status != kinds.OPEN or due is None or not due <= now < request.expires_at:
+            return False
+        request.reminders += 1
+        Approval.objects.filter(pk=request.pk).update(
+            reminders=request.reminders, remind_at=find_reminder(request, due, now)
+        )
+        record_event(task, "approval_reminded", SYSTEM, now, approval=str(request.id),
+                     subject=request.subject, risk=request.risk, assignees=request.assignees,
+                     count=request.reminders,
+                     expires_at=request.expires_at.isoformat())  # fmt: skip
+        move_task(task, now, "remind_approval", states.WAITING, reason=states.APPROVAL)
+        return True
+
+
+def find_reminder(request: Approval, since: dt.datetime, now: dt.datetime) -> dt.datetime | None:
+    """The next reminder after `now`, counted from `since`; what an outage left out is not made up.
+
+    None without one before the question's time is over, and after MAX_REMINDERS.
+    """
+    if request.remind_seconds is None or request.reminders >= MAX_REMINDERS:
+        return None
+    every = dt.timedelta(seconds=request.remind_seconds)
+    following = since + every * ((now - since) // every + 1)
+    return following if following < request.expires_at else None
 
 
 def find_request(approval_id: UUID | str) -> Approval:

@@ -235,11 +235,19 @@ def end_orphans(limit: int = 100) -> int:
 
 
 def expire_approvals(limit: int = 100) -> int:
-    """waiting (approval) -> what the workflow says, for every question that ran out."""
+    """waiting (approval) -> the next people, or what the workflow says, for what ran out."""
     over = Approval.objects.filter(status="open", expires_at__lte=clock.now()).order_by(
         "expires_at"
     )
     return move_each(over.values_list("id", flat=True)[:limit], overdue.expire_approval)
+
+
+def remind_approvals(limit: int = 100) -> int:
+    """waiting (approval) -> the same, with a reminder on record, for every question it is due."""
+    due = Approval.objects.filter(
+        status="open", remind_at__lte=clock.now(), expires_at__gt=clock.now()
+    ).order_by("remind_at")
+    return move_each(due.values_list("id", flat=True)[:limit], overdue.remind_approval)
 
 
 def enforce_limits(limit: int = 100) -> int:

@@ -36,7 +36,9 @@ def act_on(request: Approval, task: Task, now: dt.datetime, edge: str) -> None:
     if rule == "dead":
         return _end(task, now, edge, states.DEAD, states.APPROVAL_EXPIRED, request, fields)
     if rule == "fail":
-        return _end(task, now, edge, states.FAILED, states.APPROVAL_REJECTED, request, fields)
+        late = request.status == kinds.EXPIRED and request.on_expiry == "fail"
+        reason = states.APPROVAL_EXPIRED if late else states.APPROVAL_REJECTED
+        return _end(task, now, edge, states.FAILED, reason, request, fields)
     _go_back(request, task, now, edge, fields, rule)
 
 
@@ -53,7 +55,7 @@ def _end(
     task: Task, now: dt.datetime, edge: str, target: str, reason: str, request: Approval,
     fields: dict[str, Any],
 ) -> None:  # fmt: skip
-    kind = "ApprovalExpired" if target == states.DEAD else "ApprovalRejected"
+    kind = "ApprovalExpired" if reason == states.APPROVAL_EXPIRED else "ApprovalRejected"
     error = make_error(task, kind, request.comment or f"{request.subject}: {request.status}")
     record_event(task, target, SYSTEM, now, reason=reason, error=error)
     move_task(task, now, edge, target, reason=reason, error=error, **fields)

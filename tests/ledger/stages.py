@@ -197,6 +197,7 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "enforce_limit": lambda: sweeps.enforce_limit(key),
         "go_on_after_limit": lambda: decide(stage.request, **{"values": {"units": 90}, **given}),
         "end_by_limit": lambda: decide(stage.request, "reject"),
+        "remind_approval": lambda: overdue.remind_approval(stage.request.id),
         "decide_approval": lambda: decide(stage.request, undo=8.0),
         "undo_decision": lambda: approvals.undo_decision(stage.request.id, actor=APPROVER),
         "cancel_task": lambda: operators.cancel_task(key, **by),
@@ -336,6 +337,8 @@ WAYS: dict[tuple[str, str], Way] = {
     **{(function, states.WAITING): Way(before=ask_about_limits)
        for function in ("settle_unit", "bury_task", "record_failure", "repair_task",
                         "release_task")},
+    ("expire_approval", states.WAITING): Way(asking={"escalate": [("group:leads", 3600)]}),
+    ("remind_approval", states.WAITING): Way(asking={"remind": 60, "expires": 3600}),
     ("undo_decision", states.WAITING): Way(before=approve),
     ("await_signal", states.QUEUED): Way(before=send),
     ("await_signal", states.PAUSED): Way(before=send_and_pause),
@@ -368,7 +371,7 @@ WAYS: dict[tuple[str, str], Way] = {
        for status in (states.RUNNING, states.SCHEDULED, states.WAITING)},
 }  # fmt: skip
 BY_TIME = {"reclaim_task", "promote_due", "apply_decision", "expire_approval", "expire_signal",
-           "enforce_limit", "join_children"}  # fmt: skip
+           "remind_approval",           "enforce_limit", "join_children"}  # fmt: skip
 
 
 def take_edge(edge: states.Edge, flow: Workflow) -> tuple[Stage, Callable[[], Any]]:

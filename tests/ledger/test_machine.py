@@ -275,8 +275,9 @@ class Ledger(RuleBasedStateMachine):
     def ask(self) -> None:
         held, live = self.choose_lease()
         question = AskApproval(
-            "Go on?", expires=100, send_back_to="a", then=self.choose("next", "next", "again"),
-            on_reject=self.choose("fail", "a"), on_expiry=self.choose("dead", "reject", "a"),
+            "Go on?", expires=100, send_back_to="a", remind=self.choose(None, 60),
+            escalate=self.choose([], [("user:2", 100)], [("user:3", 9), ("user:2", 9)]), then=self.choose("next", "next", "again"),
+            on_reject=self.choose("fail", "a"), on_expiry=self.choose("dead", "fail", "reject", "a"),
             risk=self.choose("low", "low", "high"),
         )  # fmt: skip
         unit = self.make_unit(held, "ask")
@@ -417,7 +418,7 @@ class Ledger(RuleBasedStateMachine):
         due = [r.task for r in self.known.values() if r.task.status == states.SCHEDULED]
         assert swept.promoted <= len(due)
         again = sweeper.sweep()
-        assert (again.promoted, again.applied, again.expired) == (0, 0, 0)
+        assert (again.promoted, again.applied, again.expired, again.reminded) == (0, 0, 0, 0)
         # What slept, was lost or waited for people may be over a limit as soon as it is queued.
         woken = swept.promoted + swept.reclaimed + swept.applied + swept.expired
         assert again.enforced <= woken
