@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dashboard import changes, shown, words
 from dashboard.access import PageRequest
-from dashboard.answers import AnswerForm
-from dashboard.templatetags.longwatch import read_server_time
+from dashboard.answers import AnswerForm, say_value
+from dashboard.templatetags.longwatch import bound, read_server_time
 from ledger import conf, queries
 from ledger.access import APPROVE, is_assigned
 from ledger.models import Approval
@@ -26,13 +27,18 @@ SOON = dt.timedelta(hours=1)
 
 
 def load_queue(request: PageRequest, open_id: str) -> dict[str, Any]:
-    """The open questions, those that this person may not answer apart, and the last answers.
+    """The open questions, those that this person may not answer and those that are for others
+    apart, and the last answers.
 
     `open_id` is the question that the page shows beside it.
     """
     waiting, decided = queries.list_waiting(), queries.list_decided(DECIDED_SHOWN)
     me, now = str(request.actor), read_server_time()
-    own = [one for one in waiting if one["task__submitted_by"] == me and not one["self_approval"]]
+    asked = {json.dumps(one["assignees"]): one["assignees"] for one in waiting}
+    for_me = {key for key, assignees in asked.items() if is_assigned(me, assignees)}
+    mine = [one for one in waiting if json.dumps(one["assignees"]) in for_me]
+    others = [one for one in waiting if json.dumps(one["assignees"]) not in for_me]
+    own = [one for one in mine if one["task__submitted_by"] == me and not one["self_approval"]]
     name_deciders(decided)
     for one in waiting:
         one["urgent"] = one["expires_at"] - now < SOON
@@ -46,15 +52,17 @@ def load_queue(request: PageRequest, open_id: str) -> dict[str, Any]:
         (one["id"], one.get("status"), one.get("undoable"), one.get("urgent"), one in just)
         for one in waiting + decided
     ]
+    shown_as = repr([open_id, [one["id"] for one in others], *seen])
     return {
         "section": "approvals",
         "open_id": open_id,
-        "yours": [one for one in waiting if one not in own],
+        "yours": [one for one in mine if one not in own],
         "own": own,
+        "others": others,
         "decided": decided,
         "just": just,
         "earlier": [one for one in decided if one not in just],
-        "queue_tag": hashlib.sha256(repr([open_id, *seen]).encode()).hexdigest()[:16],
+        "queue_tag": hashlib.sha256(shown_as.encode()).hexdigest()[:16],
     }
 
 
@@ -71,9 +79,11 @@ def load_state(request: PageRequest, row: Approval) -> dict[str, Any]:
     shown_row = queries.show_approval(row)
     actors = {row.task.submitted_by, *(vote["by"] for vote in shown_row["votes"])}
     actors |= {row.decided_by} if row.decided_by else set()
+    chain = shown_row["escalation"]
+    actors |= {*shown_row["assignees"], *(who for one in chain for who in one["assignees"])}
     called = shown.name_actors(actors)
     answered = row.status in approvals.DECISIONS.values()
-    changed = changes.read_changes(row.payload)
+    changed = changes.read_changes(row.payload, row.attached)
     return {
         "section": "approvals",
         "approval": shown_row,
@@ -88,7 +98,13 @@ def load_state(request: PageRequest, row: Approval) -> dict[str, Any]:
         "submitter": called[row.task.submitted_by],
         "decider": called.get(row.decided_by, ""),
         "votes": [vote | {"name": called[vote["by"]]} for vote in shown_row["votes"]],
-        "obstacle": find_obstacle(request, row),
+        "obstacle": find_obstacle(request, row, called),
+        "assigned": join_names(shown_row["assignees"], called),
+        "passed_on": say_escalation(chain, called),
+        "edits": [
+            one | {key: say_value(one[key]) for key in ("proposed", "answered")}
+            for one in shown_row["edits"]
+        ],
         "expired": row.status == OPEN and row.expires_at < read_server_time(),
         "changes": changed,
         "unreadable": changed.hidden,
@@ -96,13 +112,26 @@ def load_state(request: PageRequest, row: Approval) -> dict[str, Any]:
     }
 
 
-def find_obstacle(request: PageRequest, row: Approval) -> str:
+def join_names(actors: Iterable[str], called: Mapping[str, str]) -> str:
+    """People and groups by their names."""
+    return ", ".join(called[one] for one in actors)
+
+
+def say_escalation(chain: Iterable[dict[str, Any]], called: Mapping[str, str]) -> str:
+    """Whom a question that nobody answers is passed on to, and for how long, in words."""
+    steps = [f"{join_names(one['assignees'], called)} for {bound(one['seconds'])}" for one in chain]
+    if not steps:
+        return ""
+    return f"it is passed on to {', then to '.join(steps)}. After that, "
+
+
+def find_obstacle(request: PageRequest, row: Approval, called: Mapping[str, str]) -> str:
     """Why this person can't answer; empty when they can."""
     me = str(request.actor)
     if APPROVE not in request.scopes:
         return "It takes the role approver to answer."
     if not is_assigned(str(request.actor), row.assignees):
-        return f"This question is for {', '.join(row.assignees or ())}."
+        return f"This question is for {join_names(row.assignees or (), called)}."
     if not row.self_approval and approvals.find_submitter(row.task) == me:
         return "You submitted this task; somebody else answers."
     voted = any(vote.by == me and vote.voided_at is None for vote in row.votes.all())
@@ -116,7 +145,7 @@ def load_context(row: Approval) -> dict[str, Any]:
     task = queries.find_task(row.task_id)
     asked = [one for one in queries.list_asked(row.task_id) if one["id"] != row.pk]
     name_deciders(asked)
-    files = changes.read_changes(row.payload).files
+    files = changes.read_changes(row.payload, row.attached).files
     tests = [file for file in files if file.is_test]
     return {
         "rest": changes.list_rest(row.payload),

@@ -8,6 +8,7 @@ import re
 from typing import Any
 from uuid import UUID
 
+from dashboard.comparing import LOST, compare
 from dashboard.diffs import Line, is_cut, mark_diff, read_diff
 
 MAX_LINES_SHOWN = 1_500
@@ -22,6 +23,7 @@ class FileChange:
 
     `lines` are empty when they are `later` to be loaded. `cut` says why they are not the whole
     change: "here" (the page stops, all of it is a download) or "there" (the workflow sent a part).
+    `pair` are the two artifacts that are compared, and `why` says why their diff is not shown.
     """
 
     index: int
@@ -32,6 +34,8 @@ class FileChange:
     lines: tuple[Line, ...] = ()
     later: bool = False
     cut: str = ""
+    pair: tuple[dict[str, Any], ...] = ()
+    why: str = ""
 
     @property
     def is_test(self) -> bool:
@@ -59,22 +63,26 @@ class Changes:
     @property
     def hidden(self) -> list[str]:
         """The files that nobody can read to their end: what can't be opened can't be approved."""
-        return [file.path for file in self.files if file.cut == "there" and not self.whole]
+        lost = [file.path for file in self.files if file.why == LOST]
+        cut = [file.path for file in self.files if file.cut == "there" and not self.whole]
+        return [*lost, *cut]
 
 
-def read_changes(payload: Any, *, only: int | None = None) -> Changes:
-    """The changed files of `payload`, which is a workflow's and so may have any form.
+def read_changes(payload: Any, attached: Any = None, *, only: int | None = None) -> Changes:
+    """The changed files of `payload`, which is a workflow's and so may have any form; first the
+    two artifacts that the question compares.
 
     `only` asks for the lines of that one file, however long; else the first files have theirs.
     """
     given = payload if isinstance(payload, dict) else {}
     entries = given.get("files")
+    found = [_read_comparison(*attached["diff"])] if attached and attached["diff"] else []
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("diff"), str):
+            found.append(read_file(len(found), entry))
     files: list[FileChange] = []
     budget = MAX_LINES_SHOWN
-    for entry in entries if isinstance(entries, list) else ():
-        if not isinstance(entry, dict) or not isinstance(entry.get("diff"), str):
-            continue
-        file = read_file(len(files), entry)
+    for file in found:
         count = file.diff.count("\n")
         file.later = only is None and count > budget
         if file.index == only or (only is None and not file.later):
@@ -94,6 +102,14 @@ def read_file(index: int, entry: dict[str, Any]) -> FileChange:
         counts = [kinds.count("add"), kinds.count("del")]
     added, removed = (int(one or 0) for one in counts)
     return FileChange(index, str(entry.get("path", "")), added, removed, diff, cut=cut)
+
+
+def _read_comparison(old: dict[str, Any], new: dict[str, Any]) -> FileChange:
+    name = new["name"] if old["name"] == new["name"] else f"{old['name']} → {new['name']}"
+    diff, why = compare(old, new)
+    file = read_file(0, {"path": name, "diff": diff})
+    file.pair, file.why = (old, new), why
+    return file
 
 
 def _read_id(value: Any) -> str:

@@ -47,6 +47,9 @@ def ends() -> Iterator[Pair]:
         Sleep(until=dt.datetime(2030, 1, 2, tzinfo=dt.UTC)),
         AskApproval("Go on?", form={"type": "object"}, proposal={}, risk="high", money=True),
         AskApproval("Go on?", votes=2, assignees=("group:legal",)),
+        AskApproval(
+            "Go on?", escalate=[("user:3", 9)], remind=60, artifacts=["a"], diff=("a", "b")
+        ),
         WaitFor("go", timeout=3.5, data={"a": 1}),
         Spawn([Child("other", {"n": 1}, tags=["x"], limits={"cost": "1"})], until="any"),
     ],

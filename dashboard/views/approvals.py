@@ -68,7 +68,7 @@ def show_approval(request: PageRequest, approval_id: UUID) -> HttpResponseBase:
 def show_file(request: PageRequest, approval_id: UUID, index: int) -> HttpResponseBase:
     """The diff of one file that is too long to be shown at once; `?whole` is all of it as text."""
     row = queries.find_approval(approval_id)
-    found = changes.read_changes(row.payload, only=index)
+    found = changes.read_changes(row.payload, row.attached, only=index)
     if index >= len(found.files):
         raise Http404
     file = found.files[index]
@@ -95,7 +95,7 @@ def answer_approval(request: PageRequest, approval_id: UUID) -> HttpResponseBase
         return render_question(request, row, form=form, status=422)
     given = form.cleaned_data
     if given["decision"] == "approve":
-        if changes.read_changes(row.payload).hidden:
+        if changes.read_changes(row.payload, row.attached).hidden:
             return render_question(request, row, form=form, notice=UNREADABLE, status=422)
         if approvals.is_irrevocable(row) and not given["confirmed"]:
             return ask_again(request, row, form)
@@ -166,7 +166,7 @@ def render_after(request: PageRequest, approval_id: UUID, sentence: str) -> Http
 
 def ask_again(request: PageRequest, row: Approval, form: AnswerForm) -> HttpResponse:
     """The second question before what can't be undone: a dialog, without a script a page."""
-    found = changes.read_changes(row.payload)
+    found = changes.read_changes(row.payload, row.attached)
     context = {
         "section": "approvals",
         "approval": queries.show_approval(row),

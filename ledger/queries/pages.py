@@ -169,7 +169,7 @@ def list_latest_events(
 def list_waiting() -> list[dict[str, Any]]:
     """The open approvals, first the one that expires first, without body and payload."""
     columns = "id step round risk subject money outside_effect requested_at expires_at".split()
-    own = [*columns, "self_approval"]
+    own = [*columns, "self_approval", "assignees"]
     rows = Approval.objects.filter(status=OPEN).order_by("expires_at", "id")
     return list(
         rows.values(*own, "task_id", *(f"task__{name}" for name in TASK_COLUMNS))[:MAX_WAITING]

@@ -35,7 +35,7 @@ def expire_approval(approval_id: UUID) -> bool:
         Approval.objects.filter(pk=request.pk).update(
             status=kinds.EXPIRED, decided_at=now, decided_by=str(SYSTEM), applied_at=now
         )
-        request.status = kinds.EXPIRED
+        request.status, request.decided_at = kinds.EXPIRED, now
         record_event(task, "approval_expired", SYSTEM, now, approval=str(request.id),
                      consequence=request.on_expiry)  # fmt: skip
         if task.status == states.WAITING:

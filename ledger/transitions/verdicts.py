@@ -46,8 +46,9 @@ def describe_answer(request: Approval) -> dict[str, Any]:
     """What the units that a closed request led to see of it."""
     return {
         "decision": request.decision or request.status, "values": request.values,
-        "comment": request.comment, "by": request.decided_by, "approval": str(request.id),
-        "step": request.step, "step_index": request.step_index,
+        "comment": request.comment, "by": request.decided_by,
+        "at": request.decided_at.isoformat() if request.decided_at else None,
+        "approval": str(request.id), "step": request.step, "step_index": request.step_index,
     }  # fmt: skip
 
 

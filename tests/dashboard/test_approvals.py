@@ -94,7 +94,7 @@ def test_the_question_shows_what_it_would_change(approver: Client, three: Workfl
     asked = put(three, payload=payload, risk="high", send_back_to="a")
     text = approver.get(path_of(asked)).content.decode()
     for part in ("pkg/x.py", "+1</i> <u>\N{MINUS SIGN}1", "pkg/compat.py", "2 import errors",
-                 '<th scope="row">Ran</th><td>283</td><td>283</td>', "risk set by the workflow",
+                 '<th scope="row">Ran</th><td>283</td><td>283</td>', "risk set by step a",
                  "import sys  # &lt;b&gt;", "High risk",
                  "b runs at once", "Restarts from a", "&quot;note&quot;: &quot;see"):  # fmt: skip
         assert part in text, part

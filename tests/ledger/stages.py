@@ -186,8 +186,7 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "bury_task": lambda: holder.bury_task(held, attempt(), states.LIMIT_COST),
         "record_failure": lambda: holder.record_failure(
             held, attempt(), **{"retries": 3, "backoff": 5.0, **given}),
-        "repair_task": lambda: holder.repair_task(
-            held, unit, to_index=0, to_name="a", feedback="no"),
+        "repair_task": lambda: holder.repair_task(held, unit, to_index=0, to_name="a", feedback=""),
         "release_task": lambda: holder.release_task(held, why="drain", **given),
         "misfit_task": lambda: holder.misfit_task(held, problem="no such step"),
         "reclaim_task": lambda: sweeps.reclaim_task(key, LEASE),

@@ -190,6 +190,7 @@ def test_silence_is_never_a_yes(
     assert (request.status, request.decided_by) == ("expired", "system")
 
 
+@pytest.mark.case(47)
 def test_a_deadline_holds_with_every_sweeper_stopped(flow: Workflow) -> None:
     submit(flow)
     request = ask_at_first(flow, expires=30)

@@ -276,8 +276,9 @@ class Ledger(RuleBasedStateMachine):
         held, live = self.choose_lease()
         question = AskApproval(
             "Go on?", expires=100, send_back_to="a", remind=self.choose(None, 60),
-            escalate=self.choose([], [("user:2", 100)], [("user:3", 9), ("user:2", 9)]), then=self.choose("next", "next", "again"),
-            on_reject=self.choose("fail", "a"), on_expiry=self.choose("dead", "fail", "reject", "a"),
+            escalate=self.choose([], [("user:2", 100)], [("user:3", 9), ("user:2", 9)]),
+            then=self.choose("next", "next", "again"), on_reject=self.choose("fail", "a"),
+            on_expiry=self.choose("dead", "fail", "reject", "a"),
             risk=self.choose("low", "low", "high"),
         )  # fmt: skip
         unit = self.make_unit(held, "ask")

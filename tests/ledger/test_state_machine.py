@@ -218,7 +218,8 @@ def try_call(function: str, stage: Stage) -> LedgerError | bool:
         return error
     return function in {
         "claim_task", "checkpoint_unit", "reclaim_task", "promote_due", "apply_decision",
-        "expire_approval", "remind_approval", "expire_signal", "enforce_limit", "join_children", "cancel_child",
+        "remind_approval", "expire_approval", "expire_signal", "enforce_limit",
+        "join_children", "cancel_child",
     } and not found  # fmt: skip
 
 

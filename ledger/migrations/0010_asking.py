@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("longwatch_ledger", "0008_assignees"),
+        ("longwatch_ledger", "0009_alerts"),
     ]
 
     operations = [
