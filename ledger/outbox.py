@@ -12,7 +12,7 @@ LOST_TWICE: Final = "lost_twice"
 PASSED_ON: Final = {
     kind: kind
     for kind in ("approval_requested", "approval_reminded", "dead", "failed", "cancelled")
-} | {"reclaimed": LOST_TWICE}
+} | {"reclaimed": LOST_TWICE, "approval_escalated": "approval_requested"}
 """Kind of an event -> kind of its alert. A claim or a checkpoint is none, and costs nothing."""
 
 SHORT: Final = 500

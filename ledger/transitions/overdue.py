@@ -63,7 +63,7 @@ def escalate_question(request: Approval, task: Task, now: dt.datetime) -> bool:
     Approval.objects.filter(pk=request.pk).update(**{n: getattr(request, n) for n in columns})
     ApprovalVote.objects.filter(approval=request, voided_at__isnull=True).update(voided_at=now)
     record_event(task, "approval_escalated", SYSTEM, now, approval=str(request.id), to=people,
-                 before=before, level=request.level,
+                 subject=request.subject, risk=request.risk, before=before, level=request.level,
                  expires_at=request.expires_at.isoformat())  # fmt: skip
     return True
 

@@ -10,7 +10,7 @@ import pytest
 from ledger import clock, states, sweeper
 from ledger.errors import ApprovalClosed, DigestMismatch, NotAllowed
 from ledger.events import Actor
-from ledger.models import Approval, Event, Task
+from ledger.models import Approval, Event, Outbox, Task
 from ledger.transitions import approvals, operators, overdue
 from ledger.workflows import AskApproval, Workflow, hours
 from tests.factories import OPERATOR, ask, claim, submit
@@ -76,6 +76,8 @@ def test_a_question_nobody_answers_passes_from_one_to_the_next_and_ends_as_decla
         assert abs(request.expires_at - before - dt.timedelta(hours=wait)).total_seconds() < 30
         event = read_events(request, "approval_escalated")[-1]
         assert (event.actor, event.data["to"], event.data["level"]) == ("system", people, level)
+        told = Outbox.objects.filter(task=request.task_id, kind="approval_requested")
+        assert told.count() == 1 + level  # the next ones are asked, too
     advance(hours(5) + 1)
     assert sweeper.sweep().expired == 1
     task = Task.objects.get(pk=request.task_id)

@@ -21,7 +21,7 @@ from ledger import clock, sql, states
 from ledger.errors import ApprovalClosed, LedgerError
 from ledger.events import Actor
 from ledger.models import Approval, Task
-from ledger.transitions import approvals, holder, operators
+from ledger.transitions import approvals, holder, operators, overdue
 from ledger.workflows import Workflow, registered
 from tests.crash.cluster_kit import wait_for
 from tests.factories import LEASE, OPERATOR, OWNER, ask, claim, make_unit, make_workflow, submit
@@ -193,7 +193,7 @@ def expire(request: Approval) -> bool:
     """A sweeper that looks without pause until the question is closed; whether by its time."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        if approvals.expire_approval(request.pk):
+        if overdue.expire_approval(request.pk):
             return True
         if not Approval.objects.filter(pk=request.pk, status="open").exists():
             return False
