@@ -174,9 +174,8 @@ class Ledger(RuleBasedStateMachine):
 
     def choose_groups(self) -> list[sql.Group]:
         """What a worker looks at, one lane or the other first."""
-        return [
-            (lane, self.flow.name, self.flow.version) for lane in self.choose(LANES, LANES[::-1])
-        ]
+        lanes = self.choose(LANES, LANES[::-1])
+        return [(lane, self.flow.name, self.flow.version) for lane in lanes]
 
     def make_unit(self, held: Claimed, kind: str) -> Unit:
         """A finished unit whose output says where it leads."""
@@ -278,8 +277,7 @@ class Ledger(RuleBasedStateMachine):
             "Go on?", expires=100, send_back_to="a", remind=self.choose(None, 60),
             escalate=self.choose([], [("user:2", 100)], [("user:3", 9), ("user:2", 9)]),
             then=self.choose("next", "next", "again"), on_reject=self.choose("fail", "a"),
-            on_expiry=self.choose("dead", "fail", "reject", "a"),
-            risk=self.choose("low", "low", "high"),
+            on_expiry=self.choose("dead", "fail", "a"), risk=self.choose("low", "low", "high"),
         )  # fmt: skip
         unit = self.make_unit(held, "ask")
         self.settle(held, live, lambda: asking.ask_approval(held, unit, question, self.flow))
