@@ -65,7 +65,7 @@ LIMITS = [{"deadline_at": LATER}, {"units": 60}, {"units": 2}, {"tokens": 5000},
 EDITS = [{"status": "queued"}, {"status": "paused"}, {"title": "new"}, {"step_name": "a"}]
 PERSON, APPROVER = Actor("user", "1"), Actor("user", "2")
 CHANGES = [{"priority": 50}, {"priority": -5}, {"lane": "other"}, {"title": "t", "tags": ["x"]}]
-NUMBERS = st.integers(0, 2**32 - 1)
+NUMBERS, RISKS = st.integers(0, 2**32 - 1), ["low", "low", "high"]
 TABLES = "signal spend artifact approval_vote approval event step_output task".split()
 
 
@@ -276,8 +276,8 @@ class Ledger(RuleBasedStateMachine):
         question = AskApproval(
             "Go on?", expires=100, send_back_to="a", remind=self.choose(None, 60),
             escalate=self.choose([], [("user:2", 100)], [("user:3", 9), ("user:2", 9)]),
-            then=self.choose("next", "next", "again"), on_reject=self.choose("fail", "a"),
-            on_expiry=self.choose("dead", "fail", "a"), risk=self.choose("low", "low", "high"),
+            then=self.choose("next next again".split()), on_reject=self.choose("fail", "a"),
+            on_expiry=self.choose("dead fail reject a".split()), risk=self.choose(RISKS),
         )  # fmt: skip
         unit = self.make_unit(held, "ask")
         self.settle(held, live, lambda: asking.ask_approval(held, unit, question, self.flow))

@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("longwatch_ledger", "0010_limit_questions"),
+        ("longwatch_ledger", "0011_effects"),
     ]
 
     operations = [
