@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from ledger import queries
+from ledger import queries, scopes
 from ledger.errors import InvalidInput
 from ledger.events import Actor
 from ledger.models import Approval
@@ -49,6 +49,7 @@ def submit(
     """
     if using not in {None, "default"}:
         raise InvalidInput("using", f"is {using!r}; the ledger lives in 'default'.")
+    scopes.require_lane(lane)
     if isinstance(workflow, str):
         workflow = queries.find_workflow(workflow, version)
     task, _ = submit_task(
@@ -77,6 +78,7 @@ def submit_many(items: Sequence[Mapping[str, Any]], *, actor: Actor = SYSTEM) ->
     taken = [{"input": {}, **item, "limits_given": item.get("limits")} for item in items]
     for item in taken:
         item.pop("limits", None)
+        scopes.require_lane(item.get("lane", "default"))
     return [task.pk for task, _ in submit_tasks(taken, actor=actor)]
 
 

@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from uuid import UUID
 
+<<<<<<< HEAD
 from ledger import artifacts, canonical, effects, limits, queries, secrets
 from ledger.conf import load, parse_money
+=======
+from ledger import artifacts, limits, queries, scopes, secrets
+from ledger.conf import parse_money
+>>>>>>> 093a53b (A workflow's scope: the secrets, tools and lanes that its steps may use)
 from ledger.deadlines import UnitStopped, holding_soft_stop
 from ledger.durability import insist_on, require_durable, write_blocking
 from ledger.errors import LimitReached
@@ -49,6 +54,7 @@ class Context:
         self._claimed = claimed
         self._workflow = workflow
         self._signals = signals
+        self.grant = scopes.Grant(workflow.scope, workflow.name, claimed.lane)
         self._workspace: Workspace | None = None
         self._spends = 0
         self._pid = os.getpid()
@@ -120,9 +126,14 @@ class Context:
     def secret(self, name: str) -> str:
         """The secret LONGWATCH_SECRET_NAME (or in the file …_FILE), masked wherever we write.
 
-        Raises SecretUnavailable, naming the cure.
+        Raises SecretUnavailable, naming the cure, and OutOfScope.
         """
+        self.grant.require("secrets", name)
         return secrets.read_secret(name)
+
+    def allow_tool(self, name: str) -> None:
+        """Nothing, if the workflow's steps may use the tool of this name; else OutOfScope."""
+        self.grant.require("tools", name)
 
     # --- What the step says -----------------------------------------------------------------------
 

@@ -202,6 +202,19 @@ class LimitReached(LedgerError):
         """The limit that what was refused would have needed, as its column holds it."""
 
 
+class OutOfScope(LedgerError):
+    """A step wants to use what its workflow's `scope=` does not name."""
+
+    code = "out_of_scope"
+    status = 403
+
+    def __init__(self, what: str, name: object, workflow: str, kind: str) -> None:
+        super().__init__(
+            f"The {what} {name!r:.120} is out of the scope of the workflow {workflow}; "
+            f"name it in Scope({kind}=[…]) if its steps are to use it."
+        )
+
+
 class Unserialisable(LedgerError):
     """A step's value that JSON (or both databases) can't hold; `path` says where it sits."""
 

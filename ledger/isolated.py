@@ -198,6 +198,10 @@ class RemoteContext:
         hide_value(value)
         return value
 
+    def allow_tool(self, name: str) -> None:
+        """See Context."""
+        self._ask("allow_tool", name=name)
+
     def check(self) -> None:
         """See Context."""
         if time.monotonic() >= self._next_check:

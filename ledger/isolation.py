@@ -133,7 +133,11 @@ def _answer(
         value = None
         if what in {"progress", "feedback", "children"}:
             value = getattr(ctx, what)
+<<<<<<< HEAD
         elif what in CALLS:
+=======
+        elif what in {"output_of", "secret", "allow_tool", "report", "spend", "check"}:
+>>>>>>> 093a53b (A workflow's scope: the secrets, tools and lanes that its steps may use)
             value = getattr(ctx, what)(**given)
         elif what == "workspace":
             value = str(ctx.workspace)

@@ -15,7 +15,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ledger import asynchronous, isolation, limits, processes, settling, sql, states, workflows
+from ledger import (
+    asynchronous,
+    isolation,
+    limits,
+    processes,
+    scopes,
+    settling,
+    sql,
+    states,
+    workflows,
+)
 from ledger.conf import Tunables, load
 from ledger.context import Context
 from ledger.deadlines import UnitStopped, UnitTimeout, cancel_hard_stop, unit_deadline
@@ -269,7 +279,8 @@ def _call(workflow: Workflow, step: Step, ctx: Context) -> Any:
     try:
         if step.isolation is not None:
             return isolation.run_isolated(workflow, step, ctx)
-        return asynchronous.call_step(step, ctx)
+        with scopes.applying(ctx.grant):
+            return asynchronous.call_step(step, ctx)
     finally:
         if os.getpid() != pid:
             os._exit(0)

@@ -91,6 +91,8 @@ def plan_outcome(
         unit = _make_unit(engine, held, ctx, outcome.data, there)
         if isinstance(outcome, WaitFor):
             return lambda: waits.await_signal(held, unit, outcome, last=last)
+        for child in outcome.tasks:
+            ctx.grant.require("lanes", held.lane if child.lane is None else child.lane)
         drafts = children.draft_children(held, outcome)
         return lambda: children.spawn_children(held, unit, drafts, outcome, last=last)
     if isinstance(outcome, Finish) or last:

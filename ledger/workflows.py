@@ -40,8 +40,10 @@ from ledger.outcomes import (
 )
 from ledger.posting import post_json
 from ledger.registry import all_workflows, get, known, load_all, load_errors, register, registered
+from ledger.scopes import OWN_LANE, Scope
 
 __all__ = [
+    "OWN_LANE",
     "Advance",
     "Again",
     "AskApproval",
@@ -52,6 +54,7 @@ __all__ = [
     "Outcome",
     "Repair",
     "RetryLater",
+    "Scope",
     "Sleep",
     "Spawn",
     "Step",
@@ -117,6 +120,7 @@ class Workflow:
     `self_approval=True` lets the submitter of a task answer its questions; none of them has a
     lower risk than `risk_floor`, whatever the step says. With `on_limit="ask"` a used-up limit is
     a question to people; otherwise the task is dead by it.
+    `scope` names what the steps may use (None: anything).
     Raises ValueError for a name or a bound that can't be.
     """
 
@@ -131,6 +135,7 @@ class Workflow:
         self_approval: bool = False,
         on_limit: Literal["dead", "ask"] = "dead",
         risk_floor: Literal["low", "medium", "high"] = "low",
+        scope: Scope | None = None,
         description: str = "",
     ) -> None:
         self.name = _check_name(name, "a workflow's name")
@@ -149,6 +154,9 @@ class Workflow:
         if risk_floor not in RISKS:
             raise ValueError(f"workflow {name}: risk_floor= takes one of {', '.join(RISKS)}")
         self.risk_floor = risk_floor
+        if scope is not None and not isinstance(scope, Scope):
+            raise ValueError(f"workflow {name}: scope= takes a Scope, not {scope!r}")
+        self.scope = scope
         self.description = description
         self.steps: list[Step] = []
         self._digest: str | None = None

@@ -305,6 +305,8 @@ class WorkflowOut(BaseModel):
     version: str
     description: str
     steps: list[str]
+    scope: dict[str, list[str]] | None
+    """What its steps may use: `secrets`, `tools`, `lanes`; null: anything."""
     workers: int
     input_schema: dict[str, Json] | None
 

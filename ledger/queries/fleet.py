@@ -13,7 +13,7 @@ from ledger import clock, conf, registry, states
 from ledger.errors import UnknownWorkflow
 from ledger.models import Task, Worker
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit
-from ledger.workflows import Workflow, describe_change
+from ledger.workflows import Scope, Workflow, describe_change
 
 MISSED_BEATS = 3
 """A worker that was not seen for so many heartbeats counts as gone."""
@@ -29,6 +29,7 @@ class Known:
 
     steps: list[str]
     digest: str
+    rules: dict[str, Any] = dataclasses.field(default_factory=dict)
     workers: int = 0
     digests: set[str] = dataclasses.field(default_factory=set)
     """Several while a deploy is under way, or where a version was changed in place."""
@@ -69,11 +70,16 @@ class Fleet:
 class _Described(Workflow):
     """A workflow as a worker describes it: enough to submit, nothing to run."""
 
-    def __init__(self, name: str, version: str, steps: Sequence[str], digest: str) -> None:
-        super().__init__(name, version)
-        for step in steps:
+    def __init__(self, name: str, version: str, known: Known) -> None:
+        scope = known.rules.get("scope")
+        super().__init__(
+            name, version, scope=None if scope is None else Scope(**scope),
+            on_limit=known.rules.get("on_limit", "dead"),
+            self_approval=known.rules.get("self_approval", False),
+        )  # fmt: skip
+        for step in known.steps:
             self.step(lambda ctx: None, name=step)
-        self._digest = digest
+        self._digest = known.digest
 
 
 def describe_known() -> list[dict[str, Any]]:
@@ -84,16 +90,34 @@ def describe_known() -> list[dict[str, Any]]:
             "version": workflow.version,
             "digest": workflow.digest(),
             "steps": [step.name for step in workflow.steps],
+            "rules": {
+                "scope": describe_scope(workflow),
+                "on_limit": workflow.on_limit,
+                "self_approval": workflow.self_approval,
+            },
         }
         for workflow in registry.all_workflows()
     ]
+
+
+def describe_scope(workflow: Workflow) -> dict[str, list[str]] | None:
+    """What its steps may use, by kind; None: anything."""
+    return None if workflow.scope is None else workflow.scope.describe()
+
+
+def find_scope(name: str, version: str) -> dict[str, list[str]] | None:
+    """What the steps of a workflow version may use; None: anything, or nobody knows it."""
+    try:
+        return describe_scope(find_workflow(name, version))
+    except UnknownWorkflow:
+        return None
 
 
 def build_fleet(described: Sequence[list[dict[str, Any]]]) -> Fleet:
     """A fleet from what each live worker says that it knows."""
     knows: dict[Key, Known] = {}
     for entry in (entry for one in described for entry in one):
-        known = Known(entry["steps"], entry["digest"])
+        known = Known(entry["steps"], entry["digest"], entry.get("rules", {}))
         known = knows.setdefault((entry["workflow"], entry["version"]), known)
         known.workers += 1
         known.digests.add(entry["digest"])
@@ -119,7 +143,7 @@ def find_workflow(name: str, version: str | None = None) -> Workflow:
         known = fleet.knows.get((name, wanted)) if wanted else None
         if known is None or wanted is None:
             raise
-        return _Described(name, wanted, known.steps, known.digest)
+        return _Described(name, wanted, known)
 
 
 def count_workers() -> int:
@@ -185,6 +209,7 @@ def _show_workflow(key: Key, here: Workflow | None, known: Known | None) -> dict
         "version": key[1],
         "description": here.description if here else "",
         "steps": steps,
+        "scope": describe_scope(here) if here else (known.rules.get("scope") if known else None),
         "workers": known.workers if known else 0,
         "input_schema": here.input.model_json_schema() if here and here.input else None,
     }
