@@ -12,13 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from uuid import UUID
 
-<<<<<<< HEAD
-from ledger import artifacts, canonical, effects, limits, queries, secrets
+from ledger import artifacts, canonical, effects, limits, queries, scopes, secrets
 from ledger.conf import load, parse_money
-=======
-from ledger import artifacts, limits, queries, scopes, secrets
-from ledger.conf import parse_money
->>>>>>> 093a53b (A workflow's scope: the secrets, tools and lanes that its steps may use)
 from ledger.deadlines import UnitStopped, holding_soft_stop
 from ledger.durability import insist_on, require_durable, write_blocking
 from ledger.errors import LimitReached

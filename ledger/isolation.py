@@ -32,7 +32,16 @@ BOOT: Final = (
     "from ledger.isolated import run_child; run_child(int(sys.argv[1]))"
 )
 CALLS: Final = frozenset(
-    {"output_of", "secret", "report", "spend", "check", "_begin_effect", "_finish_effect"}
+    {
+        "output_of",
+        "secret",
+        "allow_tool",
+        "report",
+        "spend",
+        "check",
+        "_begin_effect",
+        "_finish_effect",
+    }
 )
 """What it may have of `ctx` by a plain call."""
 
@@ -133,11 +142,7 @@ def _answer(
         value = None
         if what in {"progress", "feedback", "children"}:
             value = getattr(ctx, what)
-<<<<<<< HEAD
         elif what in CALLS:
-=======
-        elif what in {"output_of", "secret", "allow_tool", "report", "spend", "check"}:
->>>>>>> 093a53b (A workflow's scope: the secrets, tools and lanes that its steps may use)
             value = getattr(ctx, what)(**given)
         elif what == "workspace":
             value = str(ctx.workspace)

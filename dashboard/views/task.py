@@ -149,11 +149,8 @@ def load_rest(moving: dict[str, Any], wish: Wish) -> dict[str, Any]:
         "event_count": len(told),
         "children": load_children(moving),
         "artifacts": queries.list_artifacts(row.pk).items,
-<<<<<<< HEAD
         "done_outside": [shown.show_effect(one) for one in queries.list_effects(row.pk).items],
-=======
         "scope": queries.find_scope(row.workflow, row.workflow_version),
->>>>>>> 093a53b (A workflow's scope: the secrets, tools and lanes that its steps may use)
     }
 
 
