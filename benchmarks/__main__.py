@@ -20,6 +20,8 @@ from benchmarks.workers import ROOT
 
 LATENCY_ROUNDS = 3
 """Rounds of W2: each takes 8 s whatever is measured, and its medians hardly move."""
+ANSWER_ROUNDS = 2
+"""Rounds of W3: half a minute each."""
 
 
 class Bench:
@@ -39,7 +41,7 @@ class Bench:
             self.databases.append(SQLite(self.folder, stack))
 
     def run_rounds(self) -> None:
-        """Each database by itself: W1 between two references each time, then W2."""
+        """Each database by itself: W1 between two references each time, then W2, then W3."""
         o = self.options
         for database in self.databases:
             say(f"{database.name}: W1, {o.rounds} rounds")
@@ -53,6 +55,9 @@ class Bench:
             say(f"{database.name}: W2, {min(o.rounds, LATENCY_ROUNDS)} rounds")
             for _ in range(min(o.rounds, LATENCY_ROUNDS)):
                 self.measure_latency(database)
+            say(f"{database.name}: W3, {min(o.rounds, ANSWER_ROUNDS)} rounds")
+            for _ in range(min(o.rounds, ANSWER_ROUNDS)):
+                self.keep_quantiles(database, "w3 ours", "benchmarks.product", "w3", o.answers)
 
     def run_reference(self, database: PostgreSQL | SQLite) -> float:
         """W1 by the raw loop: steps per second."""
@@ -78,11 +83,16 @@ class Bench:
         if isinstance(database, PostgreSQL):
             runs = {"w2 raw": "benchmarks.raw_postgresql", **runs}
         for label, module in runs.items():
-            found = self.run(database, module, "w2", f"--tasks={self.options.latencies}")
-            latencies = found["latencies"]
-            for percent in (50, 99):
-                at = round(percent / 100 * (len(latencies) - 1))
-                self.measured[database.name, f"{label} p{percent}"].append(latencies[at])
+            self.keep_quantiles(database, label, module, "w2", self.options.latencies)
+
+    def keep_quantiles(
+        self, database: PostgreSQL | SQLite, label: str, module: str, workload: str, count: int
+    ) -> None:
+        """One run's latencies, p50 and p99."""
+        latencies = self.run(database, module, workload, f"--tasks={count}")["latencies"]
+        for percent in (50, 99):
+            at = round(percent / 100 * (len(latencies) - 1))
+            self.measured[database.name, f"{label} p{percent}"].append(latencies[at])
 
     def run(self, database: PostgreSQL | SQLite, module: str, *arguments: str) -> Any:
         """One run in a fresh database: what it printed last. Raises RuntimeError."""
@@ -112,6 +122,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--steps", type=int, default=10, choices=[3, 10])
     parser.add_argument("--latencies", type=int, default=100, help="submissions of W2")
+    parser.add_argument("--answers", type=int, default=200, help="answers of W3")
     parser.add_argument("--database", choices=["postgresql", "sqlite"], help="only this one")
     parser.add_argument("--report", type=Path, help="write the table into this page too")
     return parser.parse_args()

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from benchmarks import work
-from ledger.workflows import Workflow
+from ledger.workflows import AskApproval, Workflow
 
 
 def make_workflow(steps: int) -> Workflow:
@@ -32,3 +32,15 @@ def note_time(ctx: Any) -> None:
     """Its first instruction reads the clock."""
     at = time.time()
     work.stamp(ctx.input["task"], at)
+
+
+asking = Workflow("bench-asking", self_approval=True)
+
+
+@asking.step
+def ask(ctx: Any) -> AskApproval:
+    """Waits for an answer."""
+    return AskApproval("Go on?", payload={"task": ctx.input["task"]})
+
+
+asking.step(note_time, name="go-on")

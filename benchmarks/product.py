@@ -1,12 +1,14 @@
 """The product on the same work: `manage.py qcluster` with two workers, submissions by
-`ledger.client`, every setting at its default. The database is the empty one of
-LONGWATCH_DATABASE_URL."""
+`ledger.client`, answers by its API behind gunicorn, every setting at its default. The database is
+the empty one of LONGWATCH_DATABASE_URL."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import django
 
 from benchmarks import work, workers
+from tests.pg import find_free_port
 
 
 @contextmanager
@@ -71,10 +74,43 @@ def submit_stamped(number: int) -> None:
     client.submit("bench-stamped", {"task": number})
 
 
+def measure_answers(count: int) -> list[float]:
+    """Tasks that wait, answered by the API one by one; milliseconds from just before each request
+    to the first instruction of the step after it, in ascending order."""
+    from ledger import client, tokens
+    from ledger.models import Approval
+
+    _, token = tokens.make_token("bench", ["approve"], created_by="cli:bench")
+    for number in range(count):
+        client.submit("bench-asking", {"task": number})
+    work.wait_for("all have asked", lambda: Approval.objects.count() == count)
+    asked = {row.payload["task"]: row for row in Approval.objects.all()}
+    url = f"http://127.0.0.1:{find_free_port()}"
+
+    def answer(number: int) -> None:
+        body = {"decision": "approve", "digest": asked[number].digest}
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        path = f"{url}/api/v1/approvals/{asked[number].pk}/answer"
+        request = urllib.request.Request(path, json.dumps(body).encode(), headers)
+        urllib.request.urlopen(request, timeout=30).close()
+
+    with workers.running("-m", "gunicorn", "harness_site.wsgi", "--bind", url[7:]) as read_log:
+        work.wait_for("the web answers", lambda: read_log() is not None and _is_ready(url))
+        return work.measure_latencies(answer, count)
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{url}/readyz", timeout=10).close()
+    except urllib.error.URLError:
+        return False
+    return True
+
+
 def main() -> None:
     """One run: its figure as a line of JSON."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("workload", choices=["w1", "w2"])
+    parser.add_argument("workload", choices=["w1", "w2", "w3"])
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--steps", type=int, default=10)
     options = parser.parse_args()
@@ -85,6 +121,8 @@ def main() -> None:
     with cluster():
         if options.workload == "w1":
             found = measure_throughput(options.tasks, options.steps)
+        elif options.workload == "w3":
+            found = {"latencies": measure_answers(options.tasks)}
         else:
             found = {"latencies": work.measure_latencies(submit_stamped, options.tasks)}
     print(json.dumps(found))

@@ -14,14 +14,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos import report, rerun, stops
+from tests.chaos import bots, report, rerun, stops
 from tests.chaos.__main__ import read_commit, say
 from tests.chaos.report import make_rule
 from tests.conftest import ROOT
 from tests.rings import provide
 
 REPORT = ROOT / "docs" / "reliability.md"
-HEADS = {"runs": report.HEAD, "reruns": rerun.HEAD, "stops": stops.HEAD}
+HEADS = {"runs": report.HEAD, "bots": bots.HEAD, "reruns": rerun.HEAD, "stops": stops.HEAD}
 """The tables, by the comments around them."""
 HYPOTHESIS = "hypothesis"
 
@@ -58,6 +58,8 @@ def _list_parts() -> tuple[Part, ...]:
         parts.append(Part(f"chaos-{name}", minutes, "runs", "tests.chaos", amounts, options))
     for name in chaos:
         on, count = (f"--database={name}",), {"count": 100}
+        tasks = {"count": 1000}
+        parts.append(Part(f"bots-{name}", 6, "bots", "tests.chaos.bots", tasks, on))
         parts.append(Part(f"rerun-{name}", 5, "reruns", "tests.chaos.rerun", count, on))
         parts.append(Part(f"stops-{name}", 12, "stops", "tests.chaos.stops", count, on))
     lease = ("--database=postgresql", "--lease=60", "--heartbeat=15", "--at-once=10")

@@ -15,7 +15,8 @@ from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize(
-    "module", ["tests.chaos", *(f"tests.chaos.{name}" for name in ("proof", "rerun", "stops"))]
+    "module",
+    ["tests.chaos", *(f"tests.chaos.{name}" for name in ("bots", "proof", "rerun", "stops"))],
 )
 def test_every_command_starts_before_django_is_set_up(module: str) -> None:
     plain = {k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")}
