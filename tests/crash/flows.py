@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ledger.workflows import Again, Workflow
+from ledger.workflows import Again, Child, Spawn, WaitFor, Workflow
 
 
 class Pace(BaseModel):
@@ -85,3 +85,38 @@ def pay(ctx: Any, tokens: int) -> None:
     with Path(f"{ctx.input.sink}.bill").open("a") as bill:
         bill.write(f"{tokens}\n")
     ctx.spend(tokens_in=tokens)
+
+
+class Crowd(Pace):
+    """How many children, each a `paced` of this pace."""
+
+    children: int
+
+
+family = Workflow("family", input=Crowd)
+
+
+@family.step
+def split(ctx: Any) -> Any:
+    """The children."""
+    pace = ctx.input.model_dump(exclude={"children"})
+    return Spawn([Child("paced", pace)] * ctx.input.children)
+
+
+family.step(end, name="end")
+
+listening = Workflow("listening", input=Gate)
+
+
+@listening.step(name="work")
+def listen_when_let(ctx: Any) -> Any:
+    """Waits for the signal `go`, once the gate is open."""
+    work_when_let(ctx)
+    return WaitFor("go")
+
+
+@listening.step(name="end")
+def tell(ctx: Any) -> Any:
+    """What was heard."""
+    note_attempt(ctx)
+    return {"heard": ctx.signal["data"]}
