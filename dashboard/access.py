@@ -16,14 +16,22 @@ from django.utils.cache import add_never_cache_headers, patch_vary_headers
 
 from dashboard.htmx import HtmxDetails, wants_part
 from dashboard.outages import show_outage
-from ledger.access import ADMIN, APPROVE, OPERATE, READ, SUBMIT, list_scopes
-from ledger.api.edge import answer_request, name_stranger, refuse_request, tell_request_id
+from ledger.access import ADMIN, APPROVE, AUDIT, OPERATE, PAYLOAD, READ, SUBMIT, find_sight
+from ledger.api.edge import (
+    answer_request,
+    audit_error,
+    name_stranger,
+    refuse_request,
+    tell_request_id,
+)
+from ledger.calls import narrow_call
 from ledger.errors import LedgerError
 from ledger.events import Actor
 from ledger.sql import is_outage
 
 ROLE_NAMES = {
-    ADMIN: "admin", OPERATE: "operator", SUBMIT: "operator", APPROVE: "approver", READ: "viewer",
+    ADMIN: "admin", AUDIT: "admin", OPERATE: "operator", SUBMIT: "operator",
+    APPROVE: "approver", READ: "viewer",
 }  # fmt: skip
 """The least role that holds a scope, the highest first."""
 
@@ -75,6 +83,7 @@ def allow[**P](scope: str) -> Callable[[View[P]], Callable[..., HttpResponseBase
 
 def _explain_error(request: Any, error: LedgerError) -> HttpResponse:
     """What a view does not answer itself: a page in words; into a part nothing is swapped."""
+    audit_error(request, error)
     if error.status == 404:
         raise Http404(str(error))
     if wants_part(request):
@@ -92,8 +101,10 @@ def _check_scope(request: Any, needed: str) -> HttpResponse | None:
         # The cookie of a session that ended goes with this answer, so the form is told by its URL.
         ended = "?ended=1" if settings.SESSION_COOKIE_NAME in request.COOKIES else ""
         return redirect_to_login(back, f"{resolve_url(settings.LOGIN_URL)}{ended}")
-    request.scopes = list_scopes(request.user)
+    sight = find_sight(request.user)
+    request.scopes = sight.scopes
     request.actor = Actor("user", str(request.user.pk))
+    narrow_call(str(request.actor), sight.lanes, PAYLOAD in sight.scopes)
     request.role_name = next(
         (name for scope, name in ROLE_NAMES.items() if scope in request.scopes), "no role"
     )

@@ -13,7 +13,7 @@ from dashboard.access import PageRequest
 from dashboard.answers import AnswerForm, say_value
 from dashboard.templatetags.longwatch import bound, read_server_time
 from ledger import conf, queries
-from ledger.access import APPROVE, is_assigned
+from ledger.access import APPROVE, PAYLOAD, is_assigned
 from ledger.models import Approval
 from ledger.models.approvals import OPEN
 from ledger.transitions import approvals
@@ -130,6 +130,8 @@ def find_obstacle(request: PageRequest, row: Approval, called: Mapping[str, str]
     me = str(request.actor)
     if APPROVE not in request.scopes:
         return "It takes the role approver to answer."
+    if PAYLOAD not in request.scopes:
+        return "You are not shown what is asked, so somebody else answers."
     if not is_assigned(str(request.actor), row.assignees):
         return f"This question is for {join_names(row.assignees or (), called)}."
     if not row.self_approval and approvals.find_submitter(row.task) == me:

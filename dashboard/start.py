@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from dashboard.forms import refuse_constant
 from ledger import artifacts
+from ledger.calls import read_call
 from ledger.workflows import Workflow
 
 ARTIFACT = "artifact"
@@ -110,6 +111,8 @@ class StartForm(forms.Form):
     def __init__(self, *args: Any, workflow: Workflow, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["token"].initial = make_token()
+        if lanes := read_call().lanes:
+            self.fields["lane"].initial = min(lanes)
         self.workflow = workflow
         self.wanted = list_wanted(workflow)
         for one in self.wanted:

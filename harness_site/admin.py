@@ -53,7 +53,8 @@ class PersonAdmin(ByRole, UserAdmin):  # type: ignore[type-arg]  # generic in th
         ("Roles", {
             "fields": ("is_active", "groups", "is_superuser"),
             "description": "viewer reads, approver also answers, operator also submits and steers, "
-                           "admin also edits raw rows and people.",
+                           "admin also edits raw rows and people. Which lanes a person sees, and "
+                           "whether contents, is on the page Reach of people.",
         }),
         ("Dates", {"fields": ("last_login", "date_joined")}),
     )  # fmt: skip

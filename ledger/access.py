@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -12,29 +13,62 @@ SUBMIT = "submit"
 OPERATE = "operate"
 APPROVE = "approve"
 SCOPES = (READ, SUBMIT, OPERATE, APPROVE)
+
+AUDIT = "audit"
+"""To read the audit log: of everybody, so not for who is limited to lanes or sees no contents."""
+
+TOKEN_SCOPES = (*SCOPES, AUDIT)
 """What a token can have."""
 
 ADMIN = "admin"
 """To edit raw rows, people and roles: for people only."""
 
+PAYLOAD = "payload"
+"""To be shown contents, not only statuses, times and names. Had unless it is taken away."""
+
 ROLES: dict[str, frozenset[str]] = {
-    "viewer": frozenset({READ}),
-    "approver": frozenset({READ, APPROVE}),
-    "operator": frozenset(SCOPES),
-    "admin": frozenset({*SCOPES, ADMIN}),
+    "viewer": frozenset({READ, PAYLOAD}),
+    "approver": frozenset({READ, APPROVE, PAYLOAD}),
+    "operator": frozenset({*SCOPES, PAYLOAD}),
+    "admin": frozenset({*SCOPES, PAYLOAD, AUDIT, ADMIN}),
 }
 """Name of a Django group -> the scopes of its members; each role includes the ones before it."""
 
 
-def list_scopes(user: Any) -> frozenset[str]:
-    """The scopes of a signed-in person; a superuser has all, who is in no group has none."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sight:
+    """What a person may do, and in which lanes (None: all)."""
+
+    scopes: frozenset[str] = frozenset()
+    lanes: frozenset[str] | None = None
+
+
+def find_sight(user: Any) -> Sight:
+    """Of a signed-in person; a superuser has all, who is in no group has no scope. One query."""
     if not user.is_authenticated or not user.is_active:
-        return frozenset()
+        return Sight()
     if getattr(user, "is_superuser", False):
-        return ROLES["admin"]
-    groups = getattr(user, "groups", None)  # a foreign user model may have none
-    names = groups.filter(name__in=ROLES).values_list("name", flat=True) if groups else ()
-    return frozenset().union(*(ROLES[name] for name in names))
+        return Sight(ROLES["admin"])
+    columns = ["longwatch_reach__lanes", "longwatch_reach__payload"]
+    if hasattr(user, "groups"):  # a foreign user model may have none
+        columns.append("groups__name")
+    rows = list(get_user_model()._default_manager.filter(pk=user.pk).values_list(*columns))
+    scopes = frozenset().union(*(ROLES.get(name, ()) for _, _, *names in rows for name in names))
+    lanes, payload, *_ = rows[0] if rows else (None, True)
+    return limit_sight(scopes, lanes, payload is not False)
+
+
+def limit_sight(scopes: Iterable[str], lanes: Iterable[str] | None, payload: bool) -> Sight:
+    """The scopes within a reach: who does not see everything administers nothing."""
+    kept = frozenset(scopes) - (frozenset() if payload else {PAYLOAD})
+    if lanes is not None or not payload:
+        kept -= {ADMIN, AUDIT}
+    return Sight(kept, None if lanes is None else frozenset(lanes))
+
+
+def list_scopes(user: Any) -> frozenset[str]:
+    """The scopes of a signed-in person; see `find_sight`."""
+    return find_sight(user).scopes
 
 
 def is_admin(user: Any) -> bool:

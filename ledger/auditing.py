@@ -246,6 +246,7 @@ def audit_refusal[**P, R](action: str, kind: str) -> Callable[[Callable[P, R]], 
                 actor: Any = kwargs.get("actor", "")
                 task: Any = args[0] if kind == "task" else None
                 record_refusal(actor, action, f"{kind}:{args[0]}", task=task, why=str(error))
+                error.audited = True
                 raise
 
         return run_transition

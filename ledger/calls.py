@@ -14,10 +14,12 @@ from contextvars import ContextVar
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Call:
-    """Address and id of a request, and how far its caller sees: `lanes` (None: all), contents."""
+    """Address and id of a request, who asks, and how far that one sees: `lanes` (None: all),
+    contents."""
 
     address: str = ""
     request_id: str = ""
+    actor: str = ""
     lanes: frozenset[str] | None = None
     payload: bool = True
 
@@ -41,9 +43,10 @@ def answer_call(call: Call) -> Iterator[Call]:
         _current.reset(token)
 
 
-def narrow_call(lanes: frozenset[str] | None, payload: bool) -> None:
-    """Say how far the caller sees, once it is known who that is; inside of `answer_call`."""
-    _current.set(dataclasses.replace(_current.get(), lanes=lanes, payload=payload))
+def narrow_call(actor: str, lanes: frozenset[str] | None, payload: bool) -> None:
+    """Say who the caller is and how far it sees, once that is known; inside of `answer_call`."""
+    call = dataclasses.replace(_current.get(), actor=actor, lanes=lanes, payload=payload)
+    _current.set(call)
 
 
 def sees_lane(lane: str) -> bool:

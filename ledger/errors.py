@@ -180,10 +180,11 @@ class EffectConflict(LedgerError):
 
 
 class NotAllowed(LedgerError):
-    """The caller may not do this."""
+    """The caller may not do this. `audited` once it is in the audit log."""
 
     code = "not_allowed"
     status = 403
+    audited = False
 
     def __init__(self, why: str) -> None:
         super().__init__(why)

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db.models import BooleanField, ExpressionWrapper, Q
 
 from ledger import clock, sql
-from ledger.access import SCOPES
+from ledger.access import AUDIT, TOKEN_SCOPES
 from ledger.auditing import write_entry
 from ledger.errors import InvalidInput
 from ledger.models import ApiToken
@@ -21,31 +21,45 @@ PREFIX = "lw_"
 """Lets a scanner for leaked secrets know one when it sees one."""
 
 MAX_DAYS = 3650
+MAX_LANES = 100
 USE_NOTED_EVERY = 60.0
 """Seconds: `last_used_at` is that coarse, so that a busy client does not write at each call."""
 
 
 def make_token(
-    name: str, scopes: Sequence[str], *, created_by: str, days: int | None = None
+    name: str,
+    scopes: Sequence[str],
+    *,
+    created_by: str,
+    days: int | None = None,
+    lanes: Sequence[str] | None = None,
+    payload: bool = True,
 ) -> tuple[ApiToken, str]:
     """A new token and its text, which is kept nowhere. Raises InvalidInput.
 
+    With `lanes` nothing exists for it outside of them; without `payload` it sees no contents.
+
     256 random bits need no slow hash: there is nothing to guess that a salt would slow down.
     """
-    unknown = sorted(set(scopes) - set(SCOPES))
+    unknown = sorted(set(scopes) - set(TOKEN_SCOPES))
     if unknown or not scopes:
         wrong = f"{unknown[0]!r} is no scope" if unknown else "is empty"
-        raise InvalidInput("scope", f"{wrong}; give one or more of {', '.join(SCOPES)}.")
+        raise InvalidInput("scope", f"{wrong}; give one or more of {', '.join(TOKEN_SCOPES)}.")
+    if AUDIT in scopes and not (payload and lanes is None):
+        raise InvalidInput("scope", "audit is for tokens that see every lane and all contents.")
     if not 1 <= len(name) <= 100 or not name.isprintable():
         raise InvalidInput("name", "takes 1 to 100 printable characters.")
     if days is not None and not 1 <= days <= MAX_DAYS:
         raise InvalidInput("days", f"takes 1 to {MAX_DAYS}.")
+    lanes = None if lanes is None else check_lanes(lanes)
     text = PREFIX + secrets.token_urlsafe(32)
     now = clock.read()
     row = ApiToken(
         name=name,
         digest=_hash_text(text),
-        scopes=[scope for scope in SCOPES if scope in scopes],
+        scopes=[scope for scope in TOKEN_SCOPES if scope in scopes],
+        lanes=lanes,
+        payload=payload,
         created_by=created_by,
         created_at=now,
         expires_at=None if days is None else now + dt.timedelta(days=days),
@@ -54,6 +68,15 @@ def make_token(
         ApiToken.objects.bulk_create([row])
         write_entry(created_by, "create_token", name_row(row), at=now, after=describe_token(row))
     return row, text
+
+
+def check_lanes(lanes: Sequence[str]) -> list[str]:
+    """Names of lanes, each once, in order. Raises InvalidInput."""
+    names = sorted({lane.strip() for lane in lanes} - {""})
+    wrong = [name for name in names if len(name) > 100 or not name.isprintable()]
+    if wrong or not 1 <= len(names) <= MAX_LANES:
+        raise InvalidInput("lane", f"takes 1 to {MAX_LANES} names of at most 100 characters.")
+    return names
 
 
 def find_token(text: str) -> ApiToken | None:
@@ -96,6 +119,8 @@ def describe_token(row: ApiToken) -> dict[str, Any]:
     return {
         "name": row.name,
         "scopes": row.scopes,
+        "lanes": row.lanes,
+        "payload": row.payload,
         "expires_at": row.expires_at.isoformat() if row.expires_at else None,
     }
 

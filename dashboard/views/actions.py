@@ -20,6 +20,7 @@ from dashboard.htmx import make_redirect, render_page, wants_part
 from dashboard.views.task import render_task
 from ledger import queries
 from ledger.access import OPERATE
+from ledger.api.edge import audit_error
 from ledger.errors import InvalidInput, LedgerError
 from ledger.models import Task
 
@@ -43,6 +44,7 @@ def act_on_task(request: PageRequest, task_id: UUID, name: str) -> HttpResponseB
     try:
         result = take_action(action, row, request.actor, values, **read_shown(form))
     except LedgerError as error:
+        audit_error(request, error)
         return refuse(request, action, task_id, form, error)
     back = read_back(request)
     if action is FORK:

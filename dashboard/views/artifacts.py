@@ -17,6 +17,7 @@ from ledger.access import READ
 def download_artifact(request: PageRequest, artifact_id: UUID) -> HttpResponseBase:
     """The bytes, verified against their digest, as an attachment of an opaque type."""
     row = queries.find_artifact(artifact_id)
+    queries.require_payload()
     name = row.name.replace("\\", "/").rsplit("/", 1)[-1] or "artifact"
     response = FileResponse(
         artifacts.open_content(row),

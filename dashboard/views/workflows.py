@@ -17,6 +17,7 @@ from dashboard.start import PREFIX, StartForm, make_token
 from dashboard.templatetags.longwatch import read_server_time
 from ledger import conf, queries
 from ledger.access import READ, SUBMIT
+from ledger.api.edge import audit_error
 from ledger.errors import IdempotencyConflict, InvalidInput, LedgerError, UnknownWorkflow
 from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow
@@ -86,6 +87,7 @@ def start_task(request: PageRequest, workflow: Workflow) -> HttpResponseBase:
             tags=form.list_tags(),
         )
     except LedgerError as error:
+        audit_error(request, error)
         note_refusal(form, error)
         return render_workflow(request, workflow, form, error.status)
     return SeeOther(reverse("dashboard:task", args=[task.pk]))

@@ -97,7 +97,10 @@ class AdminOnly(OnRecord, admin.ModelAdmin):  # type: ignore[type-arg]  # generi
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
         """The row, or None also for a key that PostgreSQL takes for an error."""
-        return None if "\0" in object_id else super().get_object(request, object_id, from_field)
+        try:
+            return None if "\0" in object_id else super().get_object(request, object_id, from_field)
+        except OverflowError:  # SQLite's, of a key of another table that is no integer of its
+            return None
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """Rows; a list leaves out what may be large."""

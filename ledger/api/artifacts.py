@@ -78,6 +78,7 @@ def get_content(request: HttpRequest, artifact_id: UUID) -> HttpResponseBase:
     """The bytes, always as a download; one `Range` is honoured, `ETag` is the SHA-256."""
     require_scope(request, READ)
     artifact = queries.find_artifact(artifact_id)
+    queries.require_payload()
     etag = f'"{artifact.blob_id}"'
     if etag in request.headers.get("If-None-Match", ""):
         response: HttpResponse | FileResponse = HttpResponseNotModified()

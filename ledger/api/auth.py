@@ -11,8 +11,9 @@ from ninja.errors import AuthenticationError
 from ninja.security import APIKeyCookie, HttpBearer
 from ninja.utils import check_csrf
 
-from ledger.access import list_scopes
+from ledger.access import PAYLOAD, Sight, find_sight, limit_sight
 from ledger.api.edge import NOBODY, name_stranger, refuse_request
+from ledger.calls import narrow_call
 from ledger.errors import NotAllowed
 from ledger.events import Actor
 from ledger.tokens import find_token, name_token
@@ -51,7 +52,8 @@ class TokenAuth(HttpBearer):
         row = find_token(token.strip())
         if row is None:
             return None
-        return Caller(Actor("token", str(row.pk)), frozenset(row.scopes))
+        scopes = [*row.scopes, PAYLOAD]
+        return _enter(Actor("token", str(row.pk)), limit_sight(scopes, row.lanes, row.payload))
 
 
 class SessionAuth(APIKeyCookie):
@@ -70,9 +72,14 @@ class SessionAuth(APIKeyCookie):
             refuse_request(request, name_stranger(request), "not signed in")
             return None
         if check_csrf(request) is not None:
-            refuse_request(request, Actor("user", str(user.pk)), "without the CSRF token")
             raise CsrfFailed("Send the CSRF token of your session in X-CSRFToken.")
-        return Caller(Actor("user", str(user.pk)), list_scopes(user))
+        return _enter(Actor("user", str(user.pk)), find_sight(user))
+
+
+def _enter(actor: Actor, sight: Sight) -> Caller:
+    """The caller; from here on the request sees no more than it does."""
+    narrow_call(str(actor), sight.lanes, PAYLOAD in sight.scopes)
+    return Caller(actor, sight.scopes)
 
 
 def require_scope(request: HttpRequest, scope: str) -> Actor:
@@ -86,7 +93,5 @@ def require_any(request: HttpRequest, *scopes: str) -> tuple[Actor, frozenset[st
     caller: Caller = request.auth  # type: ignore[attr-defined]
     if caller.scopes.isdisjoint(scopes):
         wanted = " or ".join(map(repr, scopes))
-        error = NotAllowed(f"This needs the scope {wanted}, which the caller does not have.")
-        refuse_request(request, caller.actor, str(error))
-        raise error
+        raise NotAllowed(f"This needs the scope {wanted}, which the caller does not have.")
     return caller.actor, caller.scopes

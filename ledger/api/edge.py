@@ -19,6 +19,7 @@ from django.http import HttpRequest, HttpResponseBase
 
 from ledger.auditing import record_refusal
 from ledger.calls import Call, answer_call, read_call
+from ledger.errors import LedgerError, NotAllowed
 
 HEADER = "X-Request-ID"
 NOBODY = "anonymous"
@@ -83,6 +84,22 @@ def refuse_request(request: HttpRequest, actor: Any, why: str) -> None:
         actor, f"{request.method} {keys.get('name') or route or ''}".strip(), request.path,
         task=_read_id(keys.get("task_id")), why=why,
     )  # fmt: skip
+
+
+def audit_error(request: HttpRequest, error: LedgerError) -> None:
+    """Put on record what is an attempt at something out of bounds, unless the ledger did.
+
+    That is what is not allowed, and for who is limited to lanes also what is not found: whether it
+    is there in another lane makes no difference, to them or here.
+    """
+    refused = isinstance(error, NotAllowed) and not error.audited
+    if refused or (error.status == 404 and read_call().lanes is not None):
+        refuse_request(request, read_call().actor or _name_user(request), str(error))
+
+
+def _name_user(request: HttpRequest) -> str:
+    user: Any = getattr(request, "user", None)
+    return f"user:{user.pk}" if user is not None and user.is_authenticated else NOBODY
 
 
 def _read_id(key: Any) -> UUID | None:

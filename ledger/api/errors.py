@@ -30,7 +30,7 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.responses import Response
 
-from ledger.api.edge import answer_request, tell_request_id
+from ledger.api.edge import answer_request, audit_error, tell_request_id
 from ledger.api.parsing import clean_name
 from ledger.canonical import clean_text
 from ledger.errors import LedgerError
@@ -134,6 +134,7 @@ def _drop_body(response: HttpResponseBase) -> None:
 
 
 def _show_ledger_error(request: HttpRequest, error: LedgerError) -> HttpResponse:
+    audit_error(request, error)
     more: dict[str, Any] = {"field": _name_item(error.field)} if error.field else {}
     if error.status >= 500:
         logger.error("%s %s: %s", request.method, request.path, error, exc_info=error)

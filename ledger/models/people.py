@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.db import models
 
 from ledger.ids import make_id
 
 
 class ApiToken(models.Model):
-    """A client's key: only its SHA-256 is kept, the key itself is shown once."""
+    """A client's key: only its SHA-256 is kept, the key itself is shown once.
+
+    `lanes` (None: all) and `payload` are what it sees, as of a `Reach`.
+    """
 
     id = models.UUIDField(primary_key=True, default=make_id, editable=False)
     name = models.CharField(max_length=100)
     digest = models.CharField(max_length=64, unique=True)
     scopes = models.JSONField(default=list)
+    lanes = models.JSONField(null=True, blank=True)
+    payload = models.BooleanField(default=True, db_default=True)
     created_by = models.CharField(max_length=200)
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True, blank=True)
@@ -27,6 +33,27 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Reach(models.Model):
+    """How far a person sees: `lanes` (None: all), and whether contents. Without a row: everything.
+
+    Its role says what the person may do there.
+    """
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, models.CASCADE, primary_key=True, related_name="longwatch_reach"
+    )
+    lanes = models.JSONField(null=True, blank=True)
+    payload = models.BooleanField(default=True, db_default=True)
+
+    class Meta:
+        db_table = "longwatch_reach"
+        verbose_name = "reach of a person"
+        verbose_name_plural = "reach of people"
+
+    def __str__(self) -> str:
+        return str(self.user_id)
 
 
 class AuditEntry(models.Model):
@@ -51,6 +78,8 @@ class AuditEntry(models.Model):
         indexes = (
             models.Index(fields=["task", "id"], name="longwatch_audit_task"),
             models.Index(fields=["target", "id"], name="longwatch_audit_target"),
+            models.Index(fields=["actor", "id"], name="longwatch_audit_actor"),
+            models.Index(fields=["action", "id"], name="longwatch_audit_action"),
         )
 
     def __str__(self) -> str:

@@ -52,6 +52,7 @@ from ledger.queries.pages import (
     sum_steps,
 )
 from ledger.queries.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
+from ledger.queries.seen import HIDDEN, require_payload
 from ledger.queries.tasks import (
     COUNT_CAP,
     TaskFilter,
@@ -89,6 +90,7 @@ from ledger.queries.trouble import (
 __all__ = [
     "COUNT_CAP",
     "DEFAULT_LIMIT",
+    "HIDDEN",
     "MAX_LIMIT",
     "MAX_UNITS",
     "STOP_AFTER",
@@ -157,6 +159,7 @@ __all__ = [
     "name_tokens",
     "read_revision",
     "read_tag",
+    "require_payload",
     "seconds_left",
     "select_trouble",
     "show_approval",

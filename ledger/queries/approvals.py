@@ -7,10 +7,12 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
+from ledger.calls import sees_payload
 from ledger.errors import InvalidInput, NotFound
 from ledger.models import Approval
 from ledger.models.approvals import STATUSES
 from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
+from ledger.queries.seen import hide_text, see_approvals
 
 TASK_COLUMNS = ("workflow", "title", "submitted_by", "revision")
 
@@ -20,6 +22,14 @@ def find_approval(approval_id: UUID) -> Approval:
     row = _rows().filter(pk=approval_id).first()
     if row is None:
         raise NotFound("approval", approval_id)
+    return hide_contents(row)
+
+
+def hide_contents(row: Approval) -> Approval:
+    """The row, to be shown and not stored, without what the caller is not to see."""
+    if not sees_payload():
+        row.body, row.comment = hide_text(row.body), hide_text(row.comment)
+        row.payload = row.form = row.proposal = row.values = None
     return row
 
 
@@ -40,7 +50,9 @@ def list_approvals(
         rows = rows.filter(status=status)
     if task_id:
         rows = rows.filter(task=task_id)
-    return page_newest(rows, "requested_at", limit, cursor).convert(show_approval)
+    return page_newest(rows, "requested_at", limit, cursor).convert(
+        lambda row: show_approval(hide_contents(row))
+    )
 
 
 def show_approval(row: Approval) -> dict[str, Any]:
@@ -70,7 +82,12 @@ def show_approval(row: Approval) -> dict[str, Any]:
         "votes_needed": row.votes_needed,
         "assignees": row.assignees or [],
         "votes": [
-            {"by": vote.by, "decision": vote.decision, "comment": vote.comment, "at": vote.at}
+            {
+                "by": vote.by,
+                "decision": vote.decision,
+                "comment": hide_text(vote.comment),
+                "at": vote.at,
+            }
             for vote in row.votes.all()
             if vote.voided_at is None
         ],
@@ -116,5 +133,5 @@ def list_decisions(row: Approval) -> list[str]:
 def _rows() -> QuerySet[Approval]:
     columns = [f"task__{name}" for name in ("id", *TASK_COLUMNS)]
     own = [field.attname for field in Approval._meta.concrete_fields if field.name != "task"]
-    rows = Approval.objects.select_related("task").prefetch_related("votes")
+    rows = see_approvals().select_related("task").prefetch_related("votes")
     return rows.only("task_id", *own, *columns)

@@ -8,11 +8,12 @@ from uuid import UUID
 from ledger.errors import NotFound
 from ledger.models import Artifact
 from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
+from ledger.queries.seen import see_artifacts
 
 
 def find_artifact(artifact_id: UUID) -> Artifact:
     """The row with its blob. Raises NotFound."""
-    row = Artifact.objects.select_related("blob").filter(pk=artifact_id).first()
+    row = see_artifacts().select_related("blob").filter(pk=artifact_id).first()
     if row is None:
         raise NotFound("artifact", artifact_id)
     return row
@@ -22,7 +23,7 @@ def list_artifacts(
     task_id: UUID, *, limit: int = DEFAULT_LIMIT, cursor: str = ""
 ) -> Page[dict[str, Any]]:
     """The artifacts of a task, newest first."""
-    rows = Artifact.objects.select_related("blob").filter(task=task_id)
+    rows = see_artifacts().select_related("blob").filter(task=task_id)
     return page_newest(rows, "created_at", limit, cursor).convert(show_artifact)
 
 

@@ -9,6 +9,7 @@ from ledger import states
 from ledger.models import Effect, Task
 from ledger.models.effects import COMPENSATED, DONE, INTENT, NOT_DONE
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, read_seq
+from ledger.queries.seen import hide_value
 
 UNKNOWN = "unknown"
 """Begun by an attempt that is over, and nobody knows what came of it."""
@@ -35,6 +36,7 @@ def show_effect(row: Effect) -> dict[str, Any]:
     """The Effect JSON; a lost worker's intent has the state `unknown`."""
     names = "step turn round name key args result tries late begun_at done_at".split()
     shown = {name: getattr(row, name) for name in names}
+    shown |= {name: hide_value(shown[name]) for name in ("args", "result")}
     return {"id": row.pk, "state": name_state(row, row.task), **shown,
             "marked_by": row.marked_by or None}  # fmt: skip
 

@@ -11,8 +11,9 @@ from django.db.models import Q, QuerySet
 
 from ledger import clock, conf, registry, states
 from ledger.errors import UnknownWorkflow
-from ledger.models import Task, Worker
+from ledger.models import Worker
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit
+from ledger.queries.seen import see_tasks
 from ledger.workflows import Scope, Workflow, describe_change
 
 MISSED_BEATS = 3
@@ -155,9 +156,7 @@ def list_workers(limit: int = DEFAULT_LIMIT) -> Page[dict[str, Any]]:
     """Workers, last seen first, each with the tasks it holds."""
     rows = list(Worker.objects.order_by("-seen_at", "owner")[: clamp_limit(limit)])
     held: dict[str, list[str]] = {}
-    running = Task.objects.filter(
-        status=states.RUNNING, lease_owner__in=[row.owner for row in rows]
-    )
+    running = see_tasks().filter(status=states.RUNNING, lease_owner__in=[row.owner for row in rows])
     for owner, task_id in running.values_list("lease_owner", "id"):
         held.setdefault(owner, []).append(str(task_id))
     line = clock.read() - dt.timedelta(seconds=_live_seconds())

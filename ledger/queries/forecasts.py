@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ledger import states
 from ledger.models import Task
+from ledger.queries.seen import see_tasks
 
 LOOKED_AT = 500
 """Of the tasks that finished last, those of the workflow count: a bounded look at any size."""
@@ -42,9 +43,9 @@ def forecast_need(task: Task, name: str, steps_done: int, now: dt.datetime) -> F
     nano-units, wall is seconds.
     """
     used = measure_use(task, name, now)
-    last = Task.objects.filter(finished_at__isnull=False).order_by("-finished_at")
+    last = see_tasks().filter(finished_at__isnull=False).order_by("-finished_at")
     recent = list(last.values_list("pk", flat=True)[:LOOKED_AT])
-    alike = Task.objects.filter(pk__in=recent, workflow=task.workflow, status=states.COMPLETED)
+    alike = see_tasks().filter(pk__in=recent, workflow=task.workflow, status=states.COMPLETED)
     found = [measure_use(one, name, now) for one in alike.order_by("-finished_at")[:COMPARED]]
     if len(found) >= LEAST_COMPARED and (typical := math.ceil(statistics.median(found))) > used:
         return Forecast(

@@ -8,6 +8,7 @@ from uuid import UUID
 from ledger.conf import format_money
 from ledger.models import Event, Spend, StepOutput
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, read_seq
+from ledger.queries.seen import hide_data, hide_text, hide_value
 
 CHECKPOINT = "checkpoint"
 
@@ -51,6 +52,7 @@ def list_spend(
 def _show_spend(row: Spend) -> dict[str, Any]:
     names = "at key step turn fence tokens_in tokens_out note stale".split()
     shown = {name: getattr(row, name) for name in names}
+    shown["note"] = hide_text(shown["note"])
     return {"seq": row.pk, **shown, "cost": format_money(row.cost)}
 
 
@@ -74,7 +76,7 @@ def show_output(row: StepOutput) -> dict[str, Any]:
         "step": {"index": row.step_index, "name": row.step_name},
         "turn": row.turn,
         "round": row.round,
-        "output": row.output,
+        "output": hide_value(row.output),
         "worker": row.worker,
         "fence": row.fence,
         "started_at": row.started_at,
@@ -101,7 +103,7 @@ def show_event(row: Event) -> dict[str, Any]:
         "step": row.step,
         "turn": row.turn,
         "fence": row.fence,
-        "data": row.data,
+        "data": hide_data(row.data),
     }
 
 
@@ -119,7 +121,7 @@ def _show_checkpoint(row: StepOutput) -> dict[str, Any]:
             "started_at": row.started_at,
             "tokens": row.tokens,
             "cost": format_money(row.cost),
-            "log_tail": row.log_tail,
+            "log_tail": hide_text(row.log_tail),
             "superseded_in_round": row.superseded_in_round,
         },
     }

@@ -14,6 +14,7 @@ from django.db import connection
 from ledger import clock, states
 from ledger.models import Task, Worker
 from ledger.queries.fleet import is_live
+from ledger.queries.seen import hide_error, see_tasks, write_lanes
 from ledger.queries.tasks import COUNT_CAP, IsStalled
 
 FAILURES_READ = 500
@@ -62,14 +63,15 @@ class Trials:
 def list_ended(seconds: float) -> list[Ended]:
     """The tasks that ended in the last `seconds`, the newest first."""
     took = _seconds_between("started_at", "finished_at")
+    lanes, values = write_lanes()
     return [
         Ended(*row)
         for row in _read_rows(
             f"SELECT {_seconds_ago('finished_at')}, {took}, status, workflow, workflow_version, "
             "used_cost, used_tokens_in + used_tokens_out, repair_count FROM longwatch_task "
-            f"WHERE finished_at > {_moment_ago()} "
+            f"WHERE finished_at > {_moment_ago()}{lanes} "
             f"ORDER BY finished_at DESC LIMIT {COUNT_CAP}",
-            [-seconds],
+            [-seconds, *values],
         )
     ]
 
@@ -77,13 +79,14 @@ def list_ended(seconds: float) -> list[Ended]:
 def list_unfinished() -> list[Unfinished]:
     """Tasks under way, in no order."""
     marks = ", ".join(["%s"] * len(states.UNFINISHED))
+    lanes, values = write_lanes()
     return [
         Unfinished(*row)
         for row in _read_rows(
             f"SELECT {_seconds_ago('created_at')}, {_seconds_ago('started_at')}, status, "
             "workflow, workflow_version, lease_owner FROM longwatch_task "
-            f"WHERE status IN ({marks}) LIMIT {COUNT_CAP}",
-            sorted(states.UNFINISHED),
+            f"WHERE status IN ({marks}){lanes} LIMIT {COUNT_CAP}",
+            [*sorted(states.UNFINISHED), *values],
         )
     ]
 
@@ -96,11 +99,13 @@ def count_trials(seconds: float) -> Trials:
     """
     kinds = [f"coalesce(sum(CASE WHEN kind = '{kind}' AND at > line THEN 1 ELSE 0 END), 0)"
              for kind in ("reclaimed", "repaired", "attempt_failed")]  # fmt: skip
+    lanes, values = write_lanes()
+    own = f"WHERE task_id IN (SELECT id FROM longwatch_task WHERE true{lanes}) " if lanes else ""
     rows = _read_rows(
         f"SELECT {', '.join(kinds)}, count(*), max(CASE WHEN at <= line THEN 1 ELSE 0 END) FROM "
         f"(SELECT kind, at, {_moment_ago()} AS line FROM longwatch_event "
-        f"ORDER BY id DESC LIMIT {COUNT_CAP}) AS latest",
-        [-seconds],
+        f"{own}ORDER BY id DESC LIMIT {COUNT_CAP}) AS latest",
+        [-seconds, *values],
     )
     lost, repaired, failed, seen, reached = rows[0]
     return Trials(lost, repaired, failed, bool(reached) or seen < COUNT_CAP)
@@ -112,10 +117,13 @@ def list_failures(seconds: float) -> list[Task]:
         "workflow", "workflow_version", "status", "status_reason", "step_name", "error",
         "used_cost", "finished_at",
     )  # fmt: skip
-    rows = Task.objects.filter(
+    rows = see_tasks().filter(
         status__in=(states.FAILED, states.DEAD), finished_at__gt=clock.now(-seconds)
     )
-    return list(rows.only(*columns).order_by("-finished_at")[:FAILURES_READ])
+    found = list(rows.only(*columns).order_by("-finished_at")[:FAILURES_READ])
+    for row in found:
+        row.error = hide_error(row.error)
+    return found
 
 
 def list_crew(limit: int = 200) -> list[dict[str, Any]]:
@@ -123,9 +131,7 @@ def list_crew(limit: int = 200) -> list[dict[str, Any]]:
     ordered = Worker.objects.annotate(live=is_live()).order_by("-live", "-seen_at", "owner")
     rows = list(ordered[:limit])
     held: dict[str, list[Task]] = {}
-    running = Task.objects.filter(
-        status=states.RUNNING, lease_owner__in=[row.owner for row in rows]
-    )
+    running = see_tasks().filter(status=states.RUNNING, lease_owner__in=[row.owner for row in rows])
     columns = ("title", "workflow", "step_name", "turn", "lease_owner", "lease_until")
     for task in running.annotate(stalled=IsStalled()).only(*columns)[: limit * 2]:
         held.setdefault(task.lease_owner, []).append(task)

@@ -12,12 +12,13 @@ from django.db.models import Count, F, Q, Subquery, Sum
 from ledger import clock, conf, states
 from ledger.conf import format_money
 from ledger.errors import NotFound, TaskNotFound
-from ledger.models import ApiToken, Approval, Event, StepOutput, Task
+from ledger.models import ApiToken, Event, StepOutput, Task
 from ledger.models.approvals import OPEN
 from ledger.queries.approvals import TASK_COLUMNS
 from ledger.queries.fleet import load_fleet
 from ledger.queries.history import show_event, show_output
 from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
+from ledger.queries.seen import hide_text, see_approvals, see_tasks
 from ledger.queries.tasks import COUNT_CAP, LARGE, IsStalled, TaskFilter, task_json
 
 MAX_WAITING = 200
@@ -47,7 +48,7 @@ class StepSum:
 def read_tag(task_id: UUID) -> str:
     """The polling tag of a task; see `make_tag`. Raises TaskNotFound."""
     columns = "revision beat status lease_until cancel_requested updated_at".split()
-    rows = Task.objects.annotate(stalled=IsStalled(), read_at=clock.now()).only(*columns)
+    rows = see_tasks().annotate(stalled=IsStalled(), read_at=clock.now()).only(*columns)
     row = rows.filter(pk=task_id).first()
     if row is None:
         raise TaskNotFound(task_id)
@@ -92,8 +93,8 @@ def list_runs(workflow: str, version: str, limit: int = 20) -> list[float]:
 
     Looked for among the tasks that ended last: a rare workflow is not worth a scan of all.
     """
-    latest = Task.objects.filter(finished_at__isnull=False).order_by("-finished_at")
-    rows = Task.objects.filter(
+    latest = see_tasks().filter(finished_at__isnull=False).order_by("-finished_at")
+    rows = see_tasks().filter(
         pk__in=latest.values("pk")[:RUNS_READ], status=states.COMPLETED, workflow=workflow,
         workflow_version=version, wall_left__isnull=False, copied_from__isnull=True,
     )  # fmt: skip
@@ -108,12 +109,12 @@ def list_from(
 
     What a page that polls shows: rows change in place and none is pushed down.
     """
-    when = Subquery(Task.objects.filter(pk=first).values("created_at")[:1])
+    when = Subquery(see_tasks().filter(pk=first).values("created_at")[:1])
     newer = Q(created_at__gt=when) | Q(created_at=when, pk__gt=first)
-    rows = wanted.apply(Task.objects.annotate(stalled=IsStalled()).defer(*LARGE))
+    rows = wanted.apply(see_tasks().annotate(stalled=IsStalled()).defer(*LARGE))
     page = page_newest(rows.exclude(newer), "created_at", limit, "")
     fleet = load_fleet()
-    fresh = wanted.apply(Task.objects.filter(newer)).order_by()[:MAX_FRESH].count()
+    fresh = wanted.apply(see_tasks().filter(newer)).order_by()[:MAX_FRESH].count()
     return page.convert(lambda row: task_json(row, fleet, brief=True)), fresh
 
 
@@ -141,8 +142,12 @@ def find_output(task_id: UUID, seq: int) -> dict[str, Any]:
     row = StepOutput.objects.filter(task=task_id, seq=seq).first()
     if row is None:
         raise NotFound("output", seq)
-    more = {"log_tail": row.log_tail, "tokens": row.tokens, "cost": format_money(row.cost)}
-    return show_output(row) | more
+    more = {
+        "log_tail": hide_text(row.log_tail),
+        "tokens": row.tokens,
+        "cost": format_money(row.cost),
+    }
+    return show_output(row) | more | {"cost": format_money(row.cost)}
 
 
 def find_edit_reason(task_id: UUID, seq: int) -> str:
@@ -170,7 +175,7 @@ def list_waiting() -> list[dict[str, Any]]:
     """The open approvals, first the one that expires first, without body and payload."""
     columns = "id step round risk subject money outside_effect requested_at expires_at".split()
     own = [*columns, "self_approval", "assignees"]
-    rows = Approval.objects.filter(status=OPEN).order_by("expires_at", "id")
+    rows = see_approvals().filter(status=OPEN).order_by("expires_at", "id")
     return list(
         rows.values(*own, "task_id", *(f"task__{name}" for name in TASK_COLUMNS))[:MAX_WAITING]
     )
@@ -178,19 +183,19 @@ def list_waiting() -> list[dict[str, Any]]:
 
 def list_decided(limit: int = 20) -> list[dict[str, Any]]:
     """The approvals that were answered (or ended) last, newest first."""
-    rows = Approval.objects.exclude(status=OPEN).order_by("-decided_at", "-id")
+    rows = see_approvals().exclude(status=OPEN).order_by("-decided_at", "-id")
     own = "id step risk subject status decided_by decided_at applied_at comment task_id".split()
     return list(rows.values(*own, "task__workflow", "task__available_at")[:limit])
 
 
 def count_waiting() -> int:
     """How many approvals wait for an answer, counted up to COUNT_CAP."""
-    return Approval.objects.filter(status=OPEN).order_by()[:COUNT_CAP].count()
+    return see_approvals().filter(status=OPEN).order_by()[:COUNT_CAP].count()
 
 
 def list_asked(task_id: UUID) -> list[dict[str, Any]]:
     """The questions that a task asked, newest first, without body and payload."""
-    rows = Approval.objects.filter(task=task_id).order_by("-requested_at", "-id")
+    rows = see_approvals().filter(task=task_id).order_by("-requested_at", "-id")
     own = "id step round subject status decision decided_by comment requested_at decided_at".split()
     return list(rows.values(*own)[:20])
 

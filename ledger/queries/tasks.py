@@ -18,6 +18,7 @@ from ledger.limits import describe_limits, describe_used
 from ledger.models import Task
 from ledger.queries.fleet import Fleet, load_fleet
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, page_newest
+from ledger.queries.seen import hide_error, hide_text, hide_value, see_tasks
 
 COUNT_CAP = 10_000
 """A status is counted no further: an exact count of old rows would become the costliest query."""
@@ -116,7 +117,7 @@ class TaskFilter:
 
 def find_task(task_id: UUID) -> Task:
     """The row itself, with `stalled` and the time of the look, `read_at`. Raises TaskNotFound."""
-    rows = Task.objects.annotate(stalled=IsStalled(), read_at=clock.now())
+    rows = see_tasks().annotate(stalled=IsStalled(), read_at=clock.now())
     row = rows.filter(pk=task_id).first()
     if row is None:
         raise TaskNotFound(task_id)
@@ -131,8 +132,12 @@ def show_task(task_id: UUID) -> dict[str, Any]:
 def list_children(parent_id: UUID, seq: int) -> list[dict[str, Any]]:
     """The tasks that one unit of a task spawned, in order; `seq` is the number of its output."""
     columns = ("id", "workflow", "title", "status", "status_reason", "result", "error")
-    rows = Task.objects.filter(parent_id=parent_id, parent_seq=seq).order_by("id")
-    return [{**row, "id": str(row["id"])} for row in rows.values(*columns)]
+    rows = see_tasks().filter(parent_id=parent_id, parent_seq=seq).order_by("id")
+    return [
+        {**row, "id": str(row["id"]), "result": hide_value(row["result"]),
+         "error": hide_error(row["error"])}
+        for row in rows.values(*columns)
+    ]  # fmt: skip
 
 
 def list_family(parent_id: UUID, limit: int = 20) -> tuple[dict[str, int], list[dict[str, Any]]]:
@@ -140,7 +145,7 @@ def list_family(parent_id: UUID, limit: int = 20) -> tuple[dict[str, int], list[
 
     Without input, progress and result.
     """
-    own = Task.objects.filter(parent_id=parent_id)
+    own = see_tasks().filter(parent_id=parent_id)
     counts = own.order_by().values_list("status").annotate(number=Count("id"))
     rows = own.annotate(stalled=IsStalled()).defer(*LARGE)
     done = Case(When(status=states.COMPLETED, then=1), default=0)
@@ -151,7 +156,7 @@ def list_family(parent_id: UUID, limit: int = 20) -> tuple[dict[str, int], list[
 
 def read_revision(task_id: UUID) -> int:
     """The revision alone: what a long poll asks for. Raises TaskNotFound."""
-    revision = Task.objects.filter(pk=task_id).values_list("revision", flat=True).first()
+    revision = see_tasks().filter(pk=task_id).values_list("revision", flat=True).first()
     if revision is None:
         raise TaskNotFound(task_id)
     return revision
@@ -170,7 +175,7 @@ def list_tasks(
     wanted: TaskFilter | None = None, *, limit: int = DEFAULT_LIMIT, cursor: str = ""
 ) -> Page[dict[str, Any]]:
     """Tasks, newest first, without their input, progress and result."""
-    rows = (wanted or TaskFilter()).apply(Task.objects.annotate(stalled=IsStalled()).defer(*LARGE))
+    rows = (wanted or TaskFilter()).apply(see_tasks().annotate(stalled=IsStalled()).defer(*LARGE))
     page = page_newest(rows, "created_at", limit, cursor)
     fleet = load_fleet()
     return page.convert(lambda row: task_json(row, fleet, brief=True))
@@ -178,14 +183,14 @@ def list_tasks(
 
 def show_tasks(keys: Sequence[UUID]) -> list[dict[str, Any]]:
     """The Task JSON of each, in this order, without input, progress and result."""
-    rows = Task.objects.annotate(stalled=IsStalled()).defer(*LARGE).in_bulk(keys)
+    rows = see_tasks().annotate(stalled=IsStalled()).defer(*LARGE).in_bulk(keys)
     fleet = load_fleet()
     return [task_json(rows[key], fleet, brief=True) for key in keys]
 
 
 def list_stalled(limit: int = DEFAULT_LIMIT) -> list[dict[str, Any]]:
     """The running tasks without progress, the longest silent first."""
-    rows = TaskFilter(stalled=True).apply(Task.objects.annotate(stalled=IsStalled()).defer(*LARGE))
+    rows = TaskFilter(stalled=True).apply(see_tasks().annotate(stalled=IsStalled()).defer(*LARGE))
     rows, fleet = rows.order_by("last_progress_at", "pk"), load_fleet()
     return [task_json(row, fleet, brief=True) for row in rows[: clamp_limit(limit)]]
 
@@ -195,7 +200,7 @@ def count_by_status(wanted: TaskFilter | None = None) -> dict[str, int]:
     narrowed = dataclasses.replace(wanted or TaskFilter(), status=())
     parts, params = [], []
     for status in states.STATUSES:
-        rows = narrowed.apply(Task.objects.filter(status=status)).order_by()
+        rows = narrowed.apply(see_tasks().filter(status=status)).order_by()
         sql, given = rows.values_list(Value(1))[:COUNT_CAP].query.sql_with_params()
         parts.append(f"SELECT %s, (SELECT count(*) FROM ({sql}) AS capped)")
         params += [status, *given]
@@ -217,7 +222,7 @@ def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]
         "submitted_by": row.submitted_by,
         "status": row.status,
         "status_reason": row.status_reason,
-        "error": _shorten_error(row.error) if brief else row.error,
+        "error": hide_error(_shorten_error(row.error) if brief else row.error),
         "claimable": _show_claimable(row, fleet),
         "warnings": _list_warnings(row, fleet),
         "stalled": bool(getattr(row, "stalled", False)),
@@ -226,7 +231,7 @@ def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]
         "progress_report": {
             "done": row.progress_done,
             "total": row.progress_total,
-            "note": row.progress_note,
+            "note": hide_text(row.progress_note),
         },
         "lease": _show_lease(row.lease_owner, row.lease_until),
         "fence": row.fence,
@@ -250,7 +255,11 @@ def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]
         "finished_at": row.finished_at,
     }
     if not brief:
-        shown |= {"input": row.input, "progress": row.progress, "result": row.result}
+        shown |= {
+            "input": hide_value(row.input),
+            "progress": hide_value(row.progress, {}),
+            "result": hide_value(row.result),
+        }
     return shown
 
 

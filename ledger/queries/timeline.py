@@ -19,6 +19,7 @@ from ledger import states
 from ledger.conf import format_money
 from ledger.models import Event, StepOutput, Task
 from ledger.queries.history import show_event
+from ledger.queries.seen import hide_text, hide_value
 
 MAX_UNITS = 1_000
 """The last units of a task that are drawn; older ones are told as a number."""
@@ -148,7 +149,12 @@ def list_units(task_id: UUID, *, step: str = "", seq: int = 0) -> list[dict[str,
     own = [*columns.split(), "copied_from", "superseded_in_round", "chosen"]
     own += ["shown_output", "shown_log"]
     return [
-        row | {"cost": format_money(row["cost"])}
+        row
+        | {
+            "cost": format_money(row["cost"]),
+            "shown_output": hide_value(row["shown_output"]),
+            "shown_log": hide_text(row["shown_log"] or ""),
+        }
         for row in reversed(found.values(*own)[:MAX_UNITS])
     ]
 

@@ -11,9 +11,10 @@ from django.db import connection
 from django.db.models import F, Model, Q, QuerySet
 
 from ledger import clock, sql, states
-from ledger.models import Approval, Task
+from ledger.models import Task
 from ledger.models.approvals import OPEN
 from ledger.queries.fleet import Fleet
+from ledger.queries.seen import hide_error, see_approvals, see_tasks
 from ledger.queries.tasks import COUNT_CAP, LARGE, IsStalled
 
 APPROVALS, STALLED, LOST, NO_WORKER, GAVE_UP = (
@@ -46,8 +47,8 @@ class Trouble:
 def select_trouble(kind: str, unknown: frozenset[tuple[str, str]]) -> QuerySet[Any]:
     """The rows of a kind. `unknown`: queued workflow versions that no live worker knows."""
     if kind == APPROVALS:
-        return Approval.objects.filter(status=OPEN)
-    tasks = Task.objects.all()
+        return see_approvals().filter(status=OPEN)
+    tasks = see_tasks()
     if kind == STALLED:
         return tasks.filter(IsStalled(), status=states.RUNNING, lease_until__gte=clock.now())
     if kind == LOST:
@@ -92,7 +93,10 @@ def list_trouble(kind: str, unknown: frozenset[tuple[str, str]], limit: int = 20
     """
     rows = select_trouble(kind, unknown).annotate(stalled=IsStalled()).defer(*LARGE)
     order = f"-{SINCE[kind]}" if kind == GAVE_UP else SINCE[kind]
-    return list(rows.order_by(order, "id")[:limit])
+    found = list(rows.order_by(order, "id")[:limit])
+    for row in found:
+        row.error = hide_error(row.error)
+    return found
 
 
 def _compile_rows[M: Model](

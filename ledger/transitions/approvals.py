@@ -23,6 +23,7 @@ from ledger.errors import (
 from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Approval, ApprovalVote, Task
 from ledger.models import approvals as kinds
+from ledger.queries import require_payload
 from ledger.transitions.moves import lock_if_free, lock_task, move_task, update_row
 from ledger.transitions.overdue import escalate_question, find_request
 from ledger.transitions.values import list_misfits
@@ -165,6 +166,7 @@ def _check_answer(
     request: Approval, task: Task, decision: str, actor: Actor, digest: str, values: Any,
     comment: str,
 ) -> None:  # fmt: skip
+    require_payload()  # an answer is about what was shown
     if task.status != states.WAITING or task.status_reason != states.APPROVAL:
         raise WrongStatus("answer for", task.status)
     if decision not in DECISIONS:

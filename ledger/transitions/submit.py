@@ -12,10 +12,12 @@ from typing import Any
 from django.db import IntegrityError, connection, transaction
 
 from ledger import auditing, canonical, clock, conf, limits, queries, sql, states
+from ledger.calls import read_call, sees_lane
 from ledger.errors import (
     IdempotencyConflict,
     InvalidInput,
     LedgerError,
+    NotAllowed,
     PayloadTooLarge,
     UnparsableInput,
     Unserialisable,
@@ -268,6 +270,9 @@ def read_columns(
             raise InvalidInput("not_before", "needs an offset, such as 2026-01-31T12:00:00Z")
         if not_before > clock.read() + FAR_FUTURE:
             raise InvalidInput("not_before", "is more than ten years away")
+    if isinstance(lane, str) and not sees_lane(lane):
+        own = ", ".join(sorted(read_call().lanes or ()))
+        raise NotAllowed(f"lane: {lane!r:.120} is none of yours, which are: {own}.")
     columns = {
         "title": _check_text("title", title, 200),
         "lane": _check_text("lane", lane, 100, empty=False),

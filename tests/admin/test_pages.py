@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from ledger import registry
 from ledger.admin import base
-from ledger.models import ApiToken, AuditEntry, Blob, Event, Task
+from ledger.models import ApiToken, AuditEntry, Blob, Event, Reach, Task
 from ledger.tokens import find_token, make_token
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import make_user
@@ -23,7 +23,7 @@ from tests.factories import make_in, submit
 pytestmark = pytest.mark.both_databases
 
 MODELS = list(apps.get_app_config("longwatch_ledger").get_models())
-RECORDS = [model for model in MODELS if model is not Task]
+RECORDS = [model for model in MODELS if model not in {Task, Reach}]
 
 
 def locate(model: Any, page: str, *args: Any) -> str:
@@ -53,12 +53,13 @@ def test_lists_and_pages_show_hostile_text_as_text(admin: Client, full: Task, mo
 @pytest.mark.parametrize("model", RECORDS, ids=lambda model: model.__name__)
 def test_records_are_read_only(admin: Client, full: Task, model: Any) -> None:
     row = model.objects.latest("pk")
-    before = list(model.objects.values())
+    stored = model.objects.filter(pk__lte=row.pk)  # each refusal adds to the audit log
+    before = list(stored.values())
     assert admin.get(locate(model, "add")).status_code == 403
     assert admin.post(locate(model, "add"), {}).status_code == 403
     assert admin.post(locate(model, "change", row.pk), {"data": "{}"}).status_code == 403
     delete_everywhere(admin, model, row)
-    assert list(model.objects.values()) == before
+    assert list(stored.values()) == before
     assert "_save" not in admin.get(locate(model, "change", row.pk)).content.decode()
 
 

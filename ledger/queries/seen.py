@@ -1,0 +1,98 @@
+"""What of the ledger the present caller sees: rows by their lanes, contents by the permission.
+
+Every read model takes its rows from here, so one that is added can't forget the lanes (a test reads
+the code for it). A worker, a command and code of the same process see everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from ledger.calls import read_call, sees_payload
+from ledger.errors import NotAllowed
+from ledger.models import Approval, Artifact, Task
+
+HIDDEN = "(not shown without the permission payload)"
+
+OPEN_DATA = frozenset(
+    "started_at worker until tokens cost reclaims reason to round by_workflow taken_from version "
+    "superseded superseded_in_round approval subject risk decision expires_at title lane name key "
+    "copied_from copied_to from_step outputs taken count why delay number charged consequence "
+    "replaces signal completed others".split()
+)
+"""Of an event's data: statuses, times, names, figures. Everything else is contents."""
+
+OPEN_COLUMNS = frozenset(
+    "status title lane priority tags units tokens cost wall deadline_at".split()
+)
+"""Of what an event says of a change, `before` and `after`."""
+
+
+def see_tasks() -> QuerySet[Task]:
+    """The tasks of the caller's lanes."""
+    lanes = read_call().lanes
+    return Task.objects.all() if lanes is None else Task.objects.filter(lane__in=lanes)
+
+
+def see_approvals() -> QuerySet[Approval]:
+    """The questions of the tasks of the caller's lanes."""
+    lanes = read_call().lanes
+    rows = Approval.objects.all()
+    return rows if lanes is None else rows.filter(task__lane__in=lanes)
+
+
+def see_artifacts() -> QuerySet[Artifact]:
+    """Artifacts of the tasks of the caller's lanes, and the caller's own uploads."""
+    call = read_call()
+    rows = Artifact.objects.all()
+    if call.lanes is None:
+        return rows
+    own = Q(task__isnull=True, created_by=call.actor)
+    return rows.filter(Q(task__lane__in=call.lanes) | own)
+
+
+def write_lanes(column: str = "lane") -> tuple[str, list[str]]:
+    """The same as a condition of a raw statement (` AND …`, or nothing), with its values."""
+    lanes = read_call().lanes
+    if lanes is None:
+        return "", []
+    marks = ", ".join(["%s"] * len(lanes))
+    return f" AND {column} IN ({marks})", sorted(lanes)
+
+
+def require_payload() -> None:
+    """Raise NotAllowed for a caller that is not shown contents."""
+    if not sees_payload():
+        raise NotAllowed("This needs the permission payload, which the caller does not have.")
+
+
+def hide_value(value: Any, instead: Any = None) -> Any:
+    """`value` for who may see contents, else `instead`."""
+    return value if sees_payload() else instead
+
+
+def hide_text(text: str) -> str:
+    """The same of a text; an empty one stays empty."""
+    return text if not text or sees_payload() else HIDDEN
+
+
+def hide_error(error: dict[str, Any] | None) -> dict[str, Any] | None:
+    """An error without its text: its type, and where it happened."""
+    if error is None or sees_payload():
+        return error
+    kept = ("type", "step", "turn", "attempt")
+    return {name: error[name] for name in kept if name in error} | {"message": HIDDEN}
+
+
+def hide_data(data: dict[str, Any]) -> dict[str, Any]:
+    """An event's data without contents."""
+    if sees_payload():
+        return data
+    shown = {name: value for name, value in data.items() if name in OPEN_DATA}
+    for name in ("before", "after"):
+        if isinstance(given := data.get(name), Mapping):
+            shown[name] = {key: given[key] for key in given.keys() & OPEN_COLUMNS}
+    return shown | ({"error": hide_error(data["error"])} if data.get("error") else {})
