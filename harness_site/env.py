@@ -183,3 +183,31 @@ def read_or_make_secret(file: Path) -> str:
     if len(key) < 32:
         raise ImproperlyConfigured(f"{file} holds no usable key. Delete it; a new one is made.")
     return key
+
+
+def parse_email(url: str) -> dict[str, Any]:
+    """`smtp://USER:PASSWORD@HOST:PORT` (`?tls=1` for STARTTLS) or `smtps://…` for MAILERS; empty:
+    mails are written to the log."""
+    backends = "django.core.mail.backends"
+    if not url:
+        return {"BACKEND": f"{backends}.console.EmailBackend"}
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        if parts.scheme not in {"smtp", "smtps"} or not parts.hostname:
+            raise ValueError("it takes smtp://USER:PASSWORD@HOST:PORT, ?tls=1 or smtps://")
+    except ValueError as error:
+        # Not `url` itself: it may hold a password.
+        raise ImproperlyConfigured(f"LONGWATCH_EMAIL_URL can't be read: {error}.") from None
+    secure = parts.scheme == "smtps"
+    tls = dict(parse_qsl(parts.query)).get("tls", "").lower() in YES
+    options = {
+        "host": parts.hostname,
+        "port": port or (465 if secure else 587 if tls else 25),
+        "username": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+        "use_ssl": secure,
+        "use_tls": tls and not secure,
+        "timeout": 10,
+    }
+    return {"BACKEND": f"{backends}.smtp.EmailBackend", "OPTIONS": options}

@@ -170,6 +170,12 @@ SECURE_CSP = {
 }
 X_FRAME_OPTIONS = "DENY"
 
+# --- Mail ---------------------------------------------------------------------------------------
+MAILERS = {"default": env.parse_email(os.environ.get("LONGWATCH_EMAIL_URL", "").strip())}
+DEFAULT_FROM_EMAIL = (
+    os.environ.get("LONGWATCH_EMAIL_FROM", "").strip() or f"longwatch@{_site.hostname}"
+)
+
 # --- Logs ---------------------------------------------------------------------------------------
 LOGGING = {
     "version": 1,

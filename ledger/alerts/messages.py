@@ -17,7 +17,7 @@ from django.urls import NoReverseMatch, reverse
 from ledger.alerts import kinds
 from ledger.models import Outbox
 
-MAX_SUBJECT: Final = 150
+MAX_SUBJECT: Final = 120
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,8 +90,11 @@ def describe_error(error: Any) -> str:
 
 def flatten_text(value: object) -> str:
     """`value` on one line, without characters that control, hide or turn text."""
-    spaced = " ".join(str(value).split())
-    return "".join(char for char in spaced if unicodedata.category(char) not in _UNSEEN)
+    shown = (
+        " " if char.isspace() else "" if unicodedata.category(char) in _UNSEEN else char
+        for char in str(value)
+    )
+    return " ".join("".join(shown).split())
 
 
 def shorten_line(text: str, limit: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +22,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def loopback(settings: Any) -> Iterator[None]:
-    """Receivers stand on this machine."""
+def loopback(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Receivers stand on this machine. A guard over lookups, which is for a process of its own,
+    goes with the test."""
+    monkeypatch.setattr(socket, "getaddrinfo", socket.getaddrinfo)
     settings.LONGWATCH_ALERT_NETWORKS = [LOOPBACK]
     settings.LONGWATCH_URL = "https://longwatch.example"
     yield
