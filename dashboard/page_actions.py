@@ -10,7 +10,7 @@ import dataclasses
 
 from dashboard.actions import ACTIONS
 from dashboard.answers import DECISIONS
-from ledger.access import APPROVE, OPERATE, READ, SUBMIT
+from ledger.access import ADMIN, APPROVE, OPERATE, READ, SUBMIT
 
 ANYBODY = ""
 
@@ -38,6 +38,12 @@ _ALL = (
     PageAction("queue.undo", "undo", APPROVE),
     PageAction("stuck.act", "act", OPERATE),
     PageAction("workflow.start", "workflow", SUBMIT),
+    PageAction("alert.make", "alert-new", ADMIN),
+    PageAction("alert.edit", "alert", ADMIN),
+    PageAction("alert.new-secret", "alert", ADMIN),
+    PageAction("alert.remove", "alert", ADMIN),
+    PageAction("alert.test", "alert-act", OPERATE),
+    PageAction("alert.replay", "alert-act", OPERATE),
     PageAction("sign-in", "login", ANYBODY),
     PageAction("sign-out", "logout", ANYBODY),
     PageAction("tasks.filter", "tasks", READ, writes=False),

@@ -4,6 +4,7 @@ from django.urls import URLPattern, URLResolver, path
 
 from dashboard.views import (
     actions,
+    alerts,
     approvals,
     artifacts,
     history,
@@ -42,6 +43,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("approvals/<uuid:approval_id>/answer/", approvals.answer_approval, name="answer"),
     path("approvals/<uuid:approval_id>/undo/", approvals.undo_answer, name="undo"),
     path("artifacts/<uuid:artifact_id>/", artifacts.download_artifact, name="artifact"),
+    # alerts/
+    path("alerts/", alerts.show_alerts, name="alerts"),
+    path("alerts/new/", alerts.make_alert, name="alert-new"),
+    path("alerts/<uuid:rule_id>/", alerts.edit_alert, name="alert"),
+    path("alerts/<uuid:rule_id>/<slug:name>/", alerts.act_on_alert, name="alert-act"),
     # Signing in and out
     path("login/", login.sign_in, name="login"),
     path("login/link/<str:key>/<str:token>/", login.follow_link, name="login-link"),

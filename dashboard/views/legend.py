@@ -35,6 +35,7 @@ KEYS = (
     ("g s", "Stalled, gave up"),
     ("g w", "Workers"),
     ("g f", "Workflows"),
+    ("g n", "Alerts"),
     ("j k", "Next, previous row of a list; Enter opens it"),
     ("[ ]", "Previous, next task of the list that you came from"),
     ("/", "To the filter of a list; Esc leaves it"),

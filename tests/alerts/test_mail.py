@@ -54,7 +54,7 @@ def test_no_text_of_a_task_gets_out_of_its_place(
     assert mail_server.recipients == ["ann@here.example"]
     assert len(mail["Subject"]) <= messages.MAX_SUBJECT + 5  # folding adds a space or two
     for text in (mail["Subject"], mail.get_content()):
-        assert "Bcc: all@evil.example <b>now</b>[2J xxx" in text
+        assert "Bcc: all@evil.example <b>now</b>[2J xxx" in " ".join(text.split())
         assert "\x1b" not in text
         assert "\u202e" not in text
 
