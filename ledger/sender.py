@@ -20,7 +20,8 @@ from typing import Final
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from ledger.alerts import channels, deliveries, routing
+from ledger import conf
+from ledger.alerts import channels, conditions, deliveries, retention, routing
 from ledger.alerts.deliveries import Job, Outcome
 
 AT_ONCE: Final = 16
@@ -28,6 +29,7 @@ AT_ONCE: Final = 16
 LOOK_SECONDS: Final = 1.0
 STEP_SECONDS: Final = 0.25
 AFTER_ERROR_SECONDS: Final = 2.0
+FORGET_SECONDS: Final = 3600.0
 LEAVE_SECONDS: Final = 2.0
 MARGIN_SECONDS: Final = 0.5
 """From the end of a channel's seconds, by which it ends itself, to that of its process."""
@@ -54,6 +56,9 @@ class Sender:
     def __init__(self) -> None:
         self.tries: list[Try] = []
         self._next_look = 0.0
+        # Not at once: the workers of a cluster that starts have not signed on yet.
+        self._next_conditions = time.monotonic() + conf.load().alert_look_seconds
+        self._next_forget = time.monotonic() + FORGET_SECONDS
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Until `stop` says so. Tries under way then have a moment; what is left is taken again
@@ -80,12 +85,23 @@ class Sender:
     def step(self) -> None:
         """One round: what ended is settled, what is due is begun, then a wait."""
         self.settle_ended()
+        self._look_around()
         if time.monotonic() >= self._next_look:
             routed = routing.route_outbox()
             for job in deliveries.take_due(AT_ONCE - len(self.tries)):
                 self.tries.append(_begin_try(job))
             self._next_look = time.monotonic() + (0.0 if routed else LOOK_SECONDS)
         wait_readable([one.pipe for one in self.tries], self._choose_wait())
+
+    def _look_around(self) -> None:
+        """At what is so for a while, and now and then at what is old."""
+        now = time.monotonic()
+        if now >= self._next_conditions:
+            self._next_conditions = now + conf.load().alert_look_seconds
+            conditions.tell_conditions()
+        if now >= self._next_forget:
+            self._next_forget = now + FORGET_SECONDS
+            retention.forget_old()
 
     def settle_ended(self) -> None:
         """Store what came of the tries that ended."""

@@ -19,9 +19,10 @@ from tests.factories import make_in
 OPEN = {"login", "login-link", "logout"}
 FILL: dict[str, Any] = {
     "task_id": UUID(int=7), "approval_id": UUID(int=7), "artifact_id": UUID(int=7),
+    "rule_id": UUID(int=7),
     "seq": 1, "index": 0, "name": "cancel",
 }  # fmt: skip
-POSTED = {"answer", "undo"}
+POSTED = {"answer", "undo", "alert-act"}
 
 
 def list_routes() -> list[tuple[str, str]]:

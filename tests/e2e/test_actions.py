@@ -19,6 +19,7 @@ from ledger.transitions import operators
 from ledger.transitions.approvals import decide_approval
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PASSWORD, make_user
+from tests.e2e import alert_scripts
 from tests.e2e.conftest import OpenPage
 from tests.e2e.hands import WAYS, Mouse, make_hands
 from tests.e2e.kit import strict_page, wait_until
@@ -389,12 +390,15 @@ def moved_clock() -> Any:
     clock.offset = 0.0
 
 
+SCRIPTS |= alert_scripts.SCRIPTS
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
 def test_an_action_works(
     open_page: OpenPage, three: Workflow, moved_clock: None, name: str, way: str
 ) -> None:
-    with open_page("operator", java_script_enabled=way != "plain") as page:
+    with open_page("admin", java_script_enabled=way != "plain") as page:
         SCRIPTS[name](make_hands(way, page), three)
 
 
