@@ -44,6 +44,7 @@ _ALL = (
     PageAction("alert.remove", "alert", ADMIN),
     PageAction("alert.test", "alert-act", OPERATE),
     PageAction("alert.replay", "alert-act", OPERATE),
+    PageAction("demo.delete", "delete-demo", OPERATE),
     PageAction("sign-in", "login", ANYBODY),
     PageAction("sign-out", "logout", ANYBODY),
     PageAction("tasks.filter", "tasks", READ, writes=False),

@@ -7,6 +7,7 @@ from dashboard.views import (
     alerts,
     approvals,
     artifacts,
+    demo,
     history,
     legend,
     login,
@@ -29,6 +30,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("legend/", legend.show_legend, name="legend"),
     # tasks/
     path("tasks/", tasks.show_tasks, name="tasks"),
+    path("tasks/demo/", demo.delete_demo, name="delete-demo"),
     path("tasks/<uuid:task_id>/", task.show_task, name="task"),
     path("tasks/<uuid:task_id>/outputs/", history.show_outputs, name="outputs"),
     path("tasks/<uuid:task_id>/outputs/<int:seq>/", history.show_output, name="output"),

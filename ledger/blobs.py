@@ -132,7 +132,7 @@ def store_blobs(sources: Iterable[Source], limit: int | None = None) -> list[Sto
         try:
             with closing(spooled):
                 name = name_blob(spooled.stored.digest)
-                if not storage.exists(name) or storage.size(name) != spooled.stored.size:
+                if not _keep_stored(storage, name, spooled.stored.size):
                     storage.save(name, spooled)
         finally:
             Path(spooled.temporary_file_path()).unlink(missing_ok=True)
@@ -140,6 +140,16 @@ def store_blobs(sources: Iterable[Source], limit: int | None = None) -> list[Sto
     if isinstance(storage, DurableFiles):
         storage.sync_folders()
     return stored
+
+
+def _keep_stored(storage: Storage, name: str, size: int) -> bool:
+    """Whether the bytes are there already; then they are as if stored now (see `collecting`)."""
+    if isinstance(storage, DurableFiles):
+        try:
+            os.utime(storage.path(name))
+        except FileNotFoundError:
+            return False
+    return storage.exists(name) and storage.size(name) == size
 
 
 def open_blob(digest: str) -> BinaryIO:

@@ -21,8 +21,11 @@ class LeaseLost(LedgerError):
     code = "lease_lost"
     status = 409
 
-    def __init__(self, task_id: object, fence: int, what: str = "") -> None:
-        super().__init__(f"The lease of task {task_id} under fence {fence} is lost.")
+    def __init__(
+        self, task_id: object, fence: int, what: str = "", *, deleted: bool = False
+    ) -> None:
+        why = ": the task was deleted" if deleted else ""
+        super().__init__(f"The lease of task {task_id} under fence {fence} is lost{why}.")
         self.what = what
         """The write that was refused, if it is not on record yet."""
 

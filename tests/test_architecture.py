@@ -24,6 +24,8 @@ DELETES: dict[str, str] = {
     "ledger/alerts/conditions.py": "what is no longer so; when it began was told and is kept",
     "ledger/alerts/retention.py": "alerts that were told long ago; the events of tasks stay",
     "ledger/management/checking.py": "the rows of ledger_check's own reserved workflow",
+    "ledger/transitions/deleting.py": "the demo's finished tasks, what they were is audited",
+    "ledger/collecting.py": "rows of blobs whose bytes nothing names any more",
 }
 """file: why it may remove rows"""
 READS_THE_CLOCK = (

@@ -16,8 +16,9 @@ from dashboard.htmx import find_unchanged, make_redirect, render_page
 from dashboard.shown import show_row
 from dashboard.templatetags.longwatch import read_server_time
 from ledger import queries, registry, states
-from ledger.access import READ, SUBMIT
+from ledger.access import OPERATE, READ, SUBMIT
 from ledger.errors import InvalidInput, UnknownStep, UnknownWorkflow
+from ledger.transitions.deleting import has_demo
 
 VIEWS: dict[str, tuple[str, frozenset[str]]] = {
     "": ("All", frozenset(states.STATUSES)),
@@ -62,6 +63,7 @@ def show_tasks(request: PageRequest) -> HttpResponseBase:
         "tag": tag,
         "chips": list_chips(given),
         "may_start": SUBMIT in request.scopes,
+        "has_demo": OPERATE in request.scopes and has_demo(),
     }
     return find_unchanged(request, tag) or render_page(
         request,

@@ -98,6 +98,12 @@ class ActionIn(Request):
     revision: StrictInt | None = None
 
 
+class DeleteDemoIn(Request):
+    """Why, for the audit log."""
+
+    reason: str = ""
+
+
 class SignalIn(ActionIn):
     """What the signal carries: any JSON."""
 

@@ -341,3 +341,17 @@ class PageOut[T](BaseModel):
 
     items: list[T]
     next_cursor: str | None
+
+
+class KeptOut(BaseModel):
+    """A task of the demo that stays, and why."""
+
+    id: str
+    why: str
+
+
+class DeletedOut(BaseModel):
+    """The demo's tasks that are gone, and those that stay."""
+
+    deleted: list[str]
+    kept: list[KeptOut]

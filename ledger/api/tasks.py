@@ -17,6 +17,7 @@ from ledger.api.bodies import (
     BatchIn,
     ChangeIn,
     ChangeLimitsIn,
+    DeleteDemoIn,
     EditOutputIn,
     ForkIn,
     MarkEffectIn,
@@ -27,6 +28,7 @@ from ledger.api.bodies import (
 from ledger.api.longpoll import wait_for_change
 from ledger.api.schemas import (
     ArtifactOut,
+    DeletedOut,
     EffectOut,
     EventOut,
     OutputOut,
@@ -37,7 +39,7 @@ from ledger.api.schemas import (
 )
 from ledger.errors import InvalidInput
 from ledger.queries import DEFAULT_LIMIT, Page, TaskFilter
-from ledger.transitions import operators, outputs
+from ledger.transitions import deleting, operators, outputs
 from ledger.transitions.effects import mark_effect
 from ledger.transitions.forks import fork_task
 from ledger.transitions.submit import submit_task, submit_tasks
@@ -80,6 +82,17 @@ def submit_batch(request: HttpRequest, body: BatchIn) -> Status[Page[dict[str, A
     created = any(new for _, new in stored)
     shown = queries.show_tasks([task.pk for task, _ in stored])
     return Status(201 if created else 200, Page(shown))
+
+
+@router.post("/delete-demo", response=DeletedOut)
+def delete_demo(request: HttpRequest, body: DeleteDemoIn | None = None) -> dict[str, Any]:
+    """Delete the finished tasks of the demo that nothing else stands on; says why others stay."""
+    actor = require_scope(request, OPERATE)
+    found = deleting.delete_demo(actor=actor, reason=(body or DeleteDemoIn()).reason)
+    return {
+        "deleted": [str(one.id) for one in found if not one.why],
+        "kept": [{"id": str(one.id), "why": one.why} for one in found if one.why],
+    }
 
 
 def _read_submission(body: SubmitIn) -> dict[str, Any]:

@@ -96,10 +96,13 @@ def refuse_write(lease: sql.Lease, what: str) -> None:
     ended = Event.objects.filter(**under_it, actor=str(actor)).exclude(kind=refusal)
     if StepOutput.objects.filter(**under_it).exists() or ended.exists():
         raise AlreadySettled(f"The unit under fence {lease.fence}")
-    with lock_task(lease.task_id) as (task, now):
-        if not Event.objects.filter(**under_it, kind=refusal).exists():
-            record_event(task, refusal, actor, now, fence=lease.fence, what=what)
-            update_row(task, {})
+    try:
+        with lock_task(lease.task_id) as (task, now):
+            if not Event.objects.filter(**under_it, kind=refusal).exists():
+                record_event(task, refusal, actor, now, fence=lease.fence, what=what)
+                update_row(task, {})
+    except TaskNotFound:  # only a person at the database's prompt can do that
+        raise LeaseLost(lease.task_id, lease.fence, deleted=True) from None
     raise LeaseLost(lease.task_id, lease.fence)
 
 

@@ -11,13 +11,25 @@ from django.test import Client
 from ledger import sql, states
 from ledger.errors import LedgerError
 from ledger.events import Actor
-from ledger.models import Blob, Event, Task, Worker
+from ledger.models import ApprovalVote, Blob, Event, Task, Worker
 from ledger.transitions import holder, operators
+from ledger.transitions.approvals import decide_approval
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import make_user
-from tests.factories import LEASE, attempt, claim, make_in, make_unit, submit
+from tests.factories import (
+    LEASE,
+    ask,
+    attempt,
+    claim,
+    make_in,
+    make_unit,
+    make_workflow,
+    submit,
+)
 
-pytestmark = pytest.mark.both_databases
+CLIENT_BOT = Actor("token", "bot")
+
+pytestmark = [pytest.mark.both_databases, pytest.mark.case(73)]
 
 
 def delete_by_sql() -> None:
@@ -90,3 +102,24 @@ def test_the_record_outlives_the_person(flow: Workflow) -> None:
     assert User.objects.order_by("pk").last().pk > key  # no key comes again
     assert Client().get("/tasks/00000000-0000-7000-8000-000000000000/").status_code == 302
     assert client.get("/tasks/00000000-0000-7000-8000-000000000000/").status_code == 404
+
+
+def test_an_answer_outlives_who_gave_it_and_a_task_its_workflow(flow: Workflow) -> None:
+    person = make_user("approver", "leaver")
+    task = submit(flow)
+    asked = ask(claim(flow), flow, votes=2)
+    actor = Actor("user", str(person.pk))
+    decide_approval(asked.pk, decision="approve", actor=actor, digest=asked.digest)
+    key = person.pk
+    User.objects.filter(pk=key).delete()
+    client = Client()
+    client.force_login(make_user("approver"))
+    assert ApprovalVote.objects.get(approval=asked.pk).by == str(actor)
+    decide_approval(asked.pk, decision="approve", actor=CLIENT_BOT, digest=asked.digest)
+    for path in (f"/approvals/{asked.pk}/", f"/tasks/{task.pk}/"):
+        assert client.get(path).status_code == 200
+    # Code that is gone takes nothing along: the task waits for a worker that knows it.
+    gone = submit(make_workflow("gone"), lane="nobody")
+    page = client.get(f"/tasks/{gone.pk}/")
+    assert page.status_code == 200
+    assert "No worker" in page.content.decode()

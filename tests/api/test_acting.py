@@ -12,6 +12,8 @@ from ledger import sql
 from ledger.models import Approval, Signal, Task
 from ledger.sql import Unit
 from ledger.transitions.asking import ask_approval
+from ledger.transitions.deleting import DEMO
+from ledger.transitions.submit import submit_task
 from ledger.workflows import AskApproval, Workflow
 from tests.api.conftest import Api
 from tests.factories import make_effect
@@ -306,3 +308,18 @@ def test_an_effect_is_settled(api: Api, task: dict[str, Any]) -> None:
     [shown] = api.get(path).expect(200)["items"]
     assert (shown["state"], shown["result"], shown["marked_by"][:6]) == ("done", [1], "token:")
     api.post(f"{path}/{effect.pk}/mark", body).expect_problem(409, "effect_conflict")
+
+
+@pytest.mark.case(73)
+def test_the_demo_is_deleted_and_the_rest_says_why_it_stays(
+    api: Api, login: Callable[..., Api], workflow: Workflow
+) -> None:
+    given: dict[str, Any] = {"workflow": workflow, "input": {"subject": "bees"}, "actor": DEMO}
+    done, busy = (submit_task(**given, key=f"demo-{n}")[0] for n in (1, 2))
+    api.post(f"/tasks/{done.pk}/cancel").expect(200)
+    login("read", "submit").post("/tasks/delete-demo").expect_problem(403, "not_allowed")
+    answer = api.post("/tasks/delete-demo", {"reason": "seen enough"}).expect(200)
+    why = "it is queued; cancel it first"
+    assert answer == {"deleted": [str(done.pk)], "kept": [{"id": str(busy.pk), "why": why}]}
+    api.get(f"/tasks/{done.pk}").expect_problem(404, "task_not_found")
+    api.post(f"/tasks/{done.pk}/retry").expect_problem(404, "task_not_found")

@@ -100,7 +100,8 @@ def test_the_docs_are_a_page_of_our_own(db: None, client: Client) -> None:
     assert schema["openapi"].startswith("3.1")
     paths = schema["paths"]
     assert {f"{BASE}{path}" for path in (
-        "/tasks", "/tasks/batch", "/tasks/{task_id}", "/tasks/{task_id}/spend",
+        "/tasks", "/tasks/batch", "/tasks/delete-demo", "/tasks/{task_id}",
+        "/tasks/{task_id}/spend",
         "/tasks/{task_id}/outputs", "/tasks/{task_id}/events",
         "/tasks/{task_id}/artifacts", "/tasks/{task_id}/effects",
         "/tasks/{task_id}/effects/{effect_id}/mark",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError
+from django.test import override_settings
 
+from ledger import blobs
 from ledger.management.commands.task import PLAIN
 from ledger.models import Event, Task
+from ledger.transitions.deleting import DEMO
 from ledger.transitions.holder import settle_unit
+from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow, registered
 from tests.commands.test_terminal import run
 from tests.factories import claim, make_effect, make_unit, make_workflow, submit
@@ -109,3 +114,25 @@ def test_an_effect_is_listed_and_settled(flow: Workflow) -> None:
     assert act("mark", task, str(effect.pk), "done", "--result", '{"n": 1}') == "queued"
     effect.refresh_from_db()
     assert (effect.status, effect.result) == ("done", {"n": 1})
+
+
+def test_the_demo_is_deleted_from_a_terminal(flow: Workflow) -> None:
+    done, _ = submit_task(workflow=flow, input={}, key="demo-1", actor=DEMO)
+    busy, _ = submit_task(workflow=flow, input={}, key="demo-2", actor=DEMO)
+    act("cancel", done)
+    out, err = run("task", "delete-demo", "--reason", "seen enough")
+    assert out.split() == [str(done.pk)]
+    assert f"{busy.pk} stays: it is queued; cancel it first." in err
+    assert list(Task.objects.all()) == [busy]
+
+
+def test_collect_says_what_it_removed(db: None, tmp_path: Path) -> None:
+    with override_settings(LONGWATCH_ARTIFACTS=str(tmp_path)):
+        blobs.store_blobs([b"nobody's"])
+        assert run("collect")[0] == "0 files removed, 0 bytes; 1 are too young\n"
+        path = next(tmp_path.glob("??/*"))
+        os.utime(path, (1, 1))
+        assert run("collect")[0] == "1 files removed, 8 bytes; 0 are too young\n"
+        assert not path.exists()
+    with pytest.raises(CommandError, match="--hours takes"):
+        run("collect", "--hours", "-1")

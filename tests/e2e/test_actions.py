@@ -17,6 +17,8 @@ from ledger import clock, sql, states
 from ledger.models import Approval, Task
 from ledger.transitions import operators
 from ledger.transitions.approvals import decide_approval
+from ledger.transitions.deleting import DEMO
+from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PASSWORD, make_user
 from tests.e2e import alert_scripts
@@ -290,6 +292,18 @@ def start(hands: Mouse, three: Workflow) -> None:
     hands.page.wait_for_url("**/tasks/*/")
     task = Task.objects.get()
     assert (task.input, str(task.id) in hands.page.url) == ({"subject": "ferries"}, True)
+
+
+@script("demo.delete")
+def delete_the_demo(hands: Mouse, three: Workflow) -> None:
+    task, _ = submit_task(workflow=three, input={}, key="demo-three", actor=DEMO)
+    kept = submit(three)
+    operators.cancel_task(task.id, actor=OPERATOR)
+    hands.page.goto("/tasks/")
+    hands.press("Delete demo tasks…")
+    hands.press("Delete 1 task")
+    hands.page.get_by_text("1 demo task deleted.").wait_for()
+    assert list_rows(hands) == [str(kept.id)]
 
 
 @script("sign-in")

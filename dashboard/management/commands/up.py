@@ -20,9 +20,10 @@ from ledger import client
 from ledger.checks import check_workers
 from ledger.cluster import start_companion, supervise
 from ledger.errors import LedgerError
-from ledger.events import Actor
 from ledger.management.terminal import LedgerCommand
 from ledger.models import Task
+from ledger.transitions.deleting import DEMO as DEMO_ACTOR
+from ledger.transitions.deleting import KEY
 
 HOST = "127.0.0.1"
 DEMO: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -76,9 +77,9 @@ class Command(LedgerCommand):
         if Task.objects.exists():
             return
         for workflow, title, data in DEMO:
-            actor = Actor("cli", "demo")
+            key = f"{KEY}{workflow}"
             try:
-                client.submit(workflow, data, f"demo-{workflow}", title=title, actor=actor)
+                client.submit(workflow, data, key, title=title, tags=["demo"], actor=DEMO_ACTOR)
             except LedgerError as error:
                 self.hint(f"The demo lacks its task {workflow}: {error}")
 

@@ -12,7 +12,7 @@ from django.core.management.base import CommandParser
 from ledger import queries
 from ledger.management.terminal import LedgerCommand, find_actor, read_object
 from ledger.models.effects import STATUSES
-from ledger.transitions import operators
+from ledger.transitions import deleting, operators
 from ledger.transitions.effects import mark_effect
 from ledger.transitions.forks import fork_task
 from ledger.transitions.outputs import edit_output
@@ -27,7 +27,8 @@ PLAIN: dict[str, tuple[Callable[..., None], str]] = {
 
 
 class Command(LedgerCommand):
-    """Prints the status after it; `fork` the id of the copy alone, `effects` a line for each."""
+    """Prints the status after it; `fork` the id of the copy, `delete-demo` those of what is gone,
+    `effects` a line for each."""
 
     help = "Act on a task: the actions of its page and of the API, by the same names."
 
@@ -67,6 +68,10 @@ class Command(LedgerCommand):
         edit.add_argument("seq", type=int, help="the number of the output")
         edit.add_argument("output", metavar="JSON", help="an object; @FILE, @-")
 
+        text = "delete the demo's finished tasks; says why others stay"
+        demo = self.actions.add_parser("delete-demo", help=text, description=text)
+        demo.add_argument("--reason", default="", help="goes on record")
+
     def _add_action(self, name: str, text: str) -> argparse.ArgumentParser:
         action: argparse.ArgumentParser = self.actions.add_parser(name, help=text, description=text)
         action.add_argument("task", type=UUID)
@@ -76,7 +81,10 @@ class Command(LedgerCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Act, and say what has come of it."""
-        name, task_id = options["action"], options["task"]
+        name = options["action"]
+        if name == "delete-demo":
+            return self._delete_demo(options["reason"])
+        task_id = options["task"]
         by = {"actor": find_actor(), "reason": options["reason"], "revision": options["revision"]}
         if name == "fork":
             return self._fork(task_id, options, by)
@@ -120,6 +128,14 @@ class Command(LedgerCommand):
         for one in queries.list_effects(task_id, limit=queries.MAX_LIMIT).items:
             where = f"{one['step']}, turn {one['turn']}"
             self.stdout.write(f"{one['id']} {one['name']} {one['state']} ({where}) {one['key']}")
+
+    def _delete_demo(self, reason: str) -> None:
+        for one in deleting.delete_demo(actor=find_actor(), reason=reason):
+            if one.why:
+                self.hint(f"{one.id} stays: {one.why}.")
+            else:
+                self.stdout.write(str(one.id))
+        self.hint("Files that nothing names any more: manage.py collect")
 
     def _show_status(self, task_id: UUID) -> None:
         task = queries.show_task(task_id)

@@ -1,0 +1,29 @@
+"""`manage.py collect`: remove the files that nothing names any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from ledger.collecting import GRACE, collect_files
+from ledger.management.terminal import LedgerCommand
+
+
+class Command(LedgerCommand):
+    """Looks at every file of the artifact store; harmless beside workers, and again."""
+
+    help = "Remove files of the artifact store that no task and no workspace names."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """How old they have to be."""
+        parser.add_argument(
+            "--hours", type=float, default=GRACE / 3600, help="leave younger ones (default 1)"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Remove them, and say how many."""
+        if not options["hours"] >= 0:
+            raise CommandError("--hours takes a number from 0.")
+        files, size, young = collect_files(options["hours"] * 3600)
+        self.stdout.write(f"{files} files removed, {size} bytes; {young} are too young")
