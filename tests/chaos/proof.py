@@ -23,7 +23,9 @@ from tests.rings import provide
 REPORT = ROOT / "docs" / "reliability.md"
 HEADS = {"runs": report.HEAD, "bots": bots.HEAD, "reruns": rerun.HEAD, "stops": stops.HEAD}
 """The tables, by the comments around them."""
-HYPOTHESIS = "hypothesis"
+LONG_FORMS = {"hypothesis": ("tests/ledger/test_machine.py", 20),
+              "effects": ("tests/crash/test_site_effects.py", 20)}  # fmt: skip
+"""Tests whose long form is a part, and its minutes on both databases."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +74,10 @@ def _list_parts() -> tuple[Part, ...]:
 PARTS = _list_parts()
 
 
-def run_hypothesis() -> bool:
-    """Whether the long run of the state machine on both databases held."""
+def run_long_form(path: str) -> bool:
+    """Whether the long form of these tests held on both databases."""
     for ring in ("sqlite", "postgresql"):
-        command = [sys.executable, "-m", "pytest", "-q", "tests/ledger/test_machine.py"]
+        command = [sys.executable, "-m", "pytest", "-q", path]
         with provide(ring) as environment:
             environment = {**environment, "LONGWATCH_TEST_PROOF": "1"}
             if subprocess.run(command, cwd=ROOT, env=environment).returncode:
@@ -94,7 +96,7 @@ def append_rows(rows: list[str], text: str, table: str) -> str:
 
 def main() -> int:
     """0 when everything held; the rows of what held are written either way, part by part."""
-    names = [*(part.name for part in PARTS), HYPOTHESIS]
+    names = [*(part.name for part in PARTS), *LONG_FORMS]
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.proof")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--scale", type=float, default=1.0, help="of the amounts, for a try")
@@ -102,7 +104,7 @@ def main() -> int:
     options = parser.parse_args()
     parts = [part for part in PARTS if part.name in options.only]
     minutes = sum(part.minutes * options.scale for part in parts)
-    minutes += 20 * (HYPOTHESIS in options.only)
+    minutes += sum(LONG_FORMS[name][1] for name in LONG_FORMS if name in options.only)
     say(f"proof of {read_commit()}: about {minutes:.0f} min, {', '.join(options.only)}")
     failed = []
     for part in parts:
@@ -111,8 +113,9 @@ def main() -> int:
             REPORT.write_text(append_rows(rows, REPORT.read_text(), part.table))
         else:
             failed.append(part.name)
-    if HYPOTHESIS in options.only and not run_hypothesis():
-        failed.append(HYPOTHESIS)
+    for name, (path, _) in LONG_FORMS.items():
+        if name in options.only and not run_long_form(path):
+            failed.append(name)
     say(f"FAILED, no row is written: {', '.join(failed)}" if failed else "proof: all held")
     return int(bool(failed))
 

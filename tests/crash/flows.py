@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from ledger.workflows import Again, Child, Spawn, WaitFor, Workflow
+from ledger.workflows import Again, Child, Spawn, WaitFor, Workflow, post_json
 
 
 class Pace(BaseModel):
@@ -120,3 +124,33 @@ def tell(ctx: Any) -> Any:
     """What was heard."""
     note_attempt(ctx)
     return {"heard": ctx.signal["data"]}
+
+
+class Bill(Pace):
+    """Where `pay` pays, and whether it asks there what came of a payment."""
+
+    bank: str
+    verify: bool
+
+
+paying = Workflow("paying", input=Bill)
+
+
+@paying.step(name="pay")
+def pay_the_bank(ctx: Any) -> Any:
+    """One charge in each of `turns` units."""
+
+    def charge(key: str) -> Any:
+        return post_json(f"{ctx.input.bank}/charges", {"pid": os.getpid()}, key=key)
+
+    def find(key: str) -> Any:
+        try:
+            with urllib.request.urlopen(f"{ctx.input.bank}/charges/{quote(key)}") as answer:
+                return json.load(answer)
+        except HTTPError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    told = ctx.once("charge", charge, verify=find if ctx.input.verify else None)
+    return Again(told) if ctx.turn + 1 < ctx.input.turns else told
