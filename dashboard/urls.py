@@ -7,6 +7,7 @@ from dashboard.views import (
     alerts,
     approvals,
     artifacts,
+    audit,
     demo,
     history,
     legend,
@@ -27,6 +28,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("workers/", workers.show_workers, name="workers"),
     path("workflows/", workflows.show_workflows, name="workflows"),
     path("workflows/<str:name>/", workflows.show_workflow, name="workflow"),
+    path("audit/", audit.show_audit, name="audit"),
+    path("audit/export/<slug:kind>/", audit.export_audit, name="audit-export"),
     path("legend/", legend.show_legend, name="legend"),
     # tasks/
     path("tasks/", tasks.show_tasks, name="tasks"),

@@ -14,7 +14,7 @@ from django.db.models import BooleanField, ExpressionWrapper, Q
 from ledger import clock, sql
 from ledger.access import AUDIT, TOKEN_SCOPES
 from ledger.auditing import write_entry
-from ledger.errors import InvalidInput
+from ledger.errors import InvalidInput, NotFound
 from ledger.models import ApiToken
 
 PREFIX = "lw_"
@@ -22,6 +22,7 @@ PREFIX = "lw_"
 
 MAX_DAYS = 3650
 MAX_LANES = 100
+MAX_OVERLAP = dt.timedelta(days=30)
 USE_NOTED_EVERY = 60.0
 """Seconds: `last_used_at` is that coarse, so that a busy client does not write at each call."""
 
@@ -89,6 +90,50 @@ def find_token(text: str) -> ApiToken | None:
         # Only now and then: on SQLite even an update of no row takes the one write lock.
         ApiToken.objects.filter(idle, pk=row.pk).update(last_used_at=clock.now())
     return row
+
+
+def rotate_token(
+    wanted: str, *, by: str, overlap: dt.timedelta, days: int | None = None
+) -> tuple[ApiToken, str]:
+    """A new token in the place of the valid one with this id or (only) name, and its text.
+
+    The old one ends after `overlap`, or earlier if it would anyway; until then both are good. The
+    new one has its rights, and lasts `days`, or as long as the old one was made for. Raises
+    NotFound, and InvalidInput for an overlap out of 0 to 30 days or a name that several have.
+    """
+    if not dt.timedelta() <= overlap <= MAX_OVERLAP:
+        raise InvalidInput("overlap", "takes 0 to 720 hours.")
+    with sql.atomic():
+        old = _find_valid(wanted)
+        lives = old.expires_at - old.created_at if old.expires_at else None
+        row, text = make_token(
+            old.name, old.scopes, created_by=by, lanes=old.lanes, payload=old.payload,
+            days=days if days or lives is None else max(1, round(lives / dt.timedelta(days=1))),
+        )  # fmt: skip
+        ends = row.created_at + overlap
+        if old.expires_at is None or old.expires_at > ends:
+            ApiToken.objects.filter(pk=old.pk, revoked_at__isnull=True).update(expires_at=ends)
+            before, old.expires_at = describe_token(old), ends
+            write_entry(
+                by, "rotate_token", name_row(old), reason=f"{name_row(row)} takes its place",
+                before=before, after=describe_token(old),
+            )  # fmt: skip
+    return row, text
+
+
+def _find_valid(wanted: str) -> ApiToken:
+    rows = ApiToken.objects.select_for_update().filter(
+        Q(expires_at__isnull=True) | Q(expires_at__gt=clock.now()), revoked_at__isnull=True
+    )
+    try:
+        found = list(rows.filter(pk=UUID(wanted)))
+    except ValueError:
+        found = list(rows.filter(name=wanted)[:2])
+    if not found:
+        raise NotFound("valid token", wanted)
+    if len(found) > 1:
+        raise InvalidInput("name", "several valid tokens have it; give the id.")
+    return found[0]
 
 
 def name_token(text: str) -> str:

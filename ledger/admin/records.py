@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 from django.contrib import admin, messages
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.utils.cache import add_never_cache_headers
 
 from ledger.admin.base import AdminOnly, show_field
+from ledger.errors import LedgerError
 from ledger.models import (
     AlertCondition,
     AlertDelivery,
@@ -26,7 +29,7 @@ from ledger.models import (
     StepOutput,
     Worker,
 )
-from ledger.tokens import revoke_token
+from ledger.tokens import revoke_token, rotate_token
 
 
 class RecordAdmin(AdminOnly):
@@ -136,13 +139,38 @@ class TokenAdmin(RecordAdmin):
     """API tokens. `manage.py token create` makes one, here it ends."""
 
     hidden = ("digest",)
-    actions = ("revoke_tokens",)
-    list_display = ("name", "scopes", "created_by", "created_at", "expires_at", "last_used_at",
-                    "revoked_at")  # fmt: skip
+    actions = ("rotate_tokens", "revoke_tokens")
+    list_display = ("name", "scopes", "lanes", "payload", "created_by", "created_at",
+                    "expires_at", "last_used_at", "revoked_at")  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """All columns: there are few tokens, and their scopes are short."""
         return admin.ModelAdmin.get_queryset(self, request)
+
+    @admin.action(description="Rotate the selected token: the old one ends in 24 hours")
+    def rotate_tokens(self, request: HttpRequest, queryset: Any) -> None:
+        """The new one is shown this once, to who asked."""
+        chosen = list(queryset[:2])
+        if len(chosen) != 1:
+            self.message_user(request, "Choose one token.", messages.ERROR)
+            return
+        try:
+            _, text = rotate_token(
+                str(chosen[0].pk), by=f"user:{request.user.pk}", overlap=dt.timedelta(hours=24)
+            )
+        except LedgerError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return
+        # Into this answer, not into the message of a next one: that would be kept in a cookie.
+        request.new_token = text  # type: ignore[attr-defined]
+
+    def changelist_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """The list; after a rotation the new token instead, which is kept nowhere."""
+        response = super().changelist_view(request, *args, **kwargs)
+        if text := getattr(request, "new_token", ""):
+            response = HttpResponse(f"{text}\n", content_type="text/plain")
+            add_never_cache_headers(response)
+        return response
 
     @admin.action(description="Revoke the selected tokens for good")
     def revoke_tokens(self, request: HttpRequest, queryset: Any) -> None:

@@ -334,6 +334,23 @@ class WorkerOut(BaseModel):
     stopped_at: dt.datetime | None
 
 
+class AuditOut(BaseModel):
+    """A write by a person or a token, or a refused try (`allowed` false)."""
+
+    seq: int
+    at: dt.datetime
+    actor: str
+    action: str
+    target: str
+    task: UUID | None
+    allowed: bool
+    reason: str
+    before: Json
+    after: Json
+    address: str
+    request_id: str
+
+
 class PageOut[T](BaseModel):
     """Some items; with `next_cursor`, `?cursor=` continues after them."""
 

@@ -110,7 +110,7 @@ def test_the_docs_are_a_page_of_our_own(db: None, client: Client) -> None:
             "outputs/{seq}/edit", "limits", "signals/{name}")),
         "/approvals", "/approvals/{approval_id}", "/approvals/{approval_id}/answer",
         "/artifacts", "/artifacts/{artifact_id}", "/artifacts/{artifact_id}/content",
-        "/workflows", "/workers", "/stalled",
+        "/workflows", "/workers", "/stalled", "/audit",
     )} == set(paths)  # fmt: skip
     assert {"TokenAuth", "SessionAuth"} <= schema["components"]["securitySchemes"].keys()
     page = client.get(f"{BASE}/docs")

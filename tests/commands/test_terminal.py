@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from ledger import registry, sql
+from ledger import clock, registry, sql
 from ledger.events import Actor
-from ledger.models import ApiToken, Approval, Artifact, Task
+from ledger.models import ApiToken, Approval, Artifact, AuditEntry, Task
 from ledger.sql import Unit
 from ledger.tokens import find_token
 from ledger.transitions.asking import ask_approval
@@ -206,3 +206,35 @@ def test_live_drawing_shows_text_of_others_as_text(db: None, free: Workflow) -> 
     assert "[bold red]x[/] [link=http://a]" in text
     assert "[red]y" in text
     assert "step 1 of 2: first" in text
+
+
+def test_a_rotated_token_and_the_old_one_are_both_good_for_a_while(db: None) -> None:
+    out, _ = run("token", "create", "ci", "--lane", "day,night", "--no-payload", "--days", "7")
+    old, first = find_token(out.split()[-1]), out.split()[-1]
+    assert old is not None
+    assert (old.lanes, old.payload) == (["day", "night"], False)
+    out, err = run("token", "rotate", "ci", "--overlap", "2h")
+    second = out.split()[-1]
+    new = find_token(second)
+    assert new is not None
+    assert (new.scopes, new.lanes, new.payload) == (old.scopes, old.lanes, False)
+    assert first not in out + err
+    assert find_token(first) is not None
+    with pytest.raises(CommandError, match="several valid tokens"):
+        run("token", "rotate", "ci")
+    clock.offset += 2 * 3600 + 1
+    try:
+        assert find_token(first) is None
+        assert find_token(second) is not None
+    finally:
+        clock.offset = 0.0
+    entry = AuditEntry.objects.get(action="rotate_token")
+    assert (entry.target, f"token:{new.pk}" in entry.reason) == (f"token:{old.pk}", True)
+    listed, _ = run("token", "list")
+    assert "read@day,night,no-payload" in listed
+    assert "last used 20" in listed
+    for wrong in ("24", "h", "-1h", "99999d"):
+        with pytest.raises(CommandError):
+            run("token", "rotate", str(new.pk), "--overlap", wrong)
+    with pytest.raises(CommandError, match="no valid token"):
+        run("token", "rotate", "nobody")

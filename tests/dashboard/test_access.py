@@ -20,7 +20,7 @@ OPEN = {"login", "login-link", "logout"}
 FILL: dict[str, Any] = {
     "task_id": UUID(int=7), "approval_id": UUID(int=7), "artifact_id": UUID(int=7),
     "rule_id": UUID(int=7),
-    "seq": 1, "index": 0, "name": "cancel",
+    "seq": 1, "kind": "csv", "index": 0, "name": "cancel",
 }  # fmt: skip
 POSTED = {"answer", "undo", "alert-act"}
 
