@@ -88,7 +88,9 @@ def ask(held: Claimed, workflow: Workflow, **options: Any) -> Any:
     """The held task asks an approval."""
     unit = make_unit(held, workflow, result=None, next_index=held.step_index,
                      next_name=held.step_name, next_turn=held.turn)  # fmt: skip
-    return asking.ask_approval(held, unit, AskApproval("Go on?", **options), workflow)
+    asked = AskApproval("Go on?", **options)
+    attached = asking.describe_attached(held.task_id, asked)
+    return asking.ask_approval(held, unit, asked, workflow, attached)
 
 
 def wait_for(held: Claimed, workflow: Workflow, **options: Any) -> None:

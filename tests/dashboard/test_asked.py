@@ -22,7 +22,7 @@ from ledger.models import Approval, Artifact
 from ledger.outcomes import AskApproval
 from ledger.transitions import approvals, asking
 from ledger.workflows import Workflow
-from tests.factories import claim, make_unit, submit
+from tests.factories import ask, claim, submit
 
 pytestmark = pytest.mark.both_databases
 OLD = "Ferries\n08:00 Naxos\n12:00 Paros\n" + "".join(f"{n}\n" for n in range(20))
@@ -49,11 +49,7 @@ def put(flow: Workflow, *files: tuple[str, str | bytes], **options: Any) -> Appr
     for key in ("artifacts", "diff"):
         if key in options:
             options[key] = [saved[index] for index in options[key]]
-    ask = AskApproval("Go on?", **options)
-    unit = make_unit(held, flow, result=None, next_index=0, next_name="a")
-    attached = asking.describe_attached(held.task_id, ask)
-    found = asking.ask_approval(held, unit, ask, flow, attached)
-    assert found is not None
+    found: Approval = ask(held, flow, **options)
     return found
 
 

@@ -71,17 +71,21 @@ def pages(three: Workflow) -> list[str]:
     submit(three, title="Publish")
     names = [f"{LONG}/x.py", "y.py", *(f"tests/test_{number}.py" for number in range(7))]
     files = [{"path": name, "diff": DIFF} for name in names]
+    held = claim(three)
+    old, new = (artifacts.save_artifact(held, f"{LONG}.{n}"[:200], f"{LONG}\n{n}") for n in "ab")
     asked = ask(
-        claim(three), three, body=f"# Read\n\n- {LONG}\n\n| a | b |\n|---|---|\n| 1 | {LONG} |",
+        held, three, artifacts=[old, new], diff=(old, new), remind=3600,
+        assignees=["group:operator", f"group:{LONG}"], escalate=[(f"group:{LONG}", 3600)],
+        body=f"# Read\n\n- {LONG}\n\n| a | b |\n|---|---|\n| 1 | {LONG} |",
         payload={"files": files, "more": LONG, "tests": TESTS, "left_alone": LEFT},
         risk="high", send_back_to="a",
         form=FORM, proposal={"title": LONG, "tests": True, "names": ["a", LONG]},
     )  # fmt: skip
     assert Approval.objects.filter(pk=asked.pk).exists()
     submit(three)
-    answered = ask(claim(three), three, form={"type": "string"}, proposal=LONG)
+    answered = ask(claim(three), three, form={"type": "object"}, proposal={"a": LONG, "b": 1})
     decide_approval(answered.pk, decision="approve", actor=OPERATOR, digest=answered.digest,
-                    comment=LONG, undo_seconds=600)  # fmt: skip
+                    comment=LONG, values={"a": f"{LONG}!", "c": 2}, undo_seconds=600)  # fmt: skip
     seq = Task.objects.get(pk=task.pk).outputs.get().seq
     of_task = f"/tasks/{task.id}/"
     return [
