@@ -72,7 +72,7 @@ def pages(three: Workflow) -> list[str]:
     names = [f"{LONG}/x.py", "y.py", *(f"tests/test_{number}.py" for number in range(7))]
     files = [{"path": name, "diff": DIFF} for name in names]
     held = claim(three)
-    old, new = (artifacts.save_artifact(held, f"{LONG}.{n}"[:200], f"{LONG}\n{n}") for n in "ab")
+    old, new = (artifacts.save_artifact(held, f"{n}{LONG}"[:200], f"{LONG}\n{n}") for n in "ab")
     asked = ask(
         held, three, artifacts=[old, new], diff=(old, new), remind=3600,
         assignees=["group:operator", f"group:{LONG}"], escalate=[(f"group:{LONG}", 3600)],
