@@ -10,6 +10,7 @@ from dashboard.forms import ReasonForm, offer_steps
 from dashboard.start import JsonField, make_token
 from dashboard.templatetags.longwatch import write_json
 from ledger import canonical, queries
+from ledger.calls import sees_payload
 from ledger.errors import LedgerError
 from ledger.transitions.outputs import explain_obstacle
 
@@ -49,11 +50,13 @@ class ForkForm(OnceForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.initial["input"] = write_json(self.task.input)
+        if not sees_payload():
+            del self.fields["input"]
         offer_steps(self, "from_step")
 
     def read_values(self) -> dict[str, Any]:
         """Step and input; None for the same one."""
-        given = self.cleaned_data["input"]
+        given = self.cleaned_data.get("input", self.task.input)
         return super().read_values() | {
             "from_step": self.cleaned_data["from_step"],
             "input": None if is_same(given, self.task.input) else given,
@@ -78,7 +81,9 @@ class EditForm(ReasonForm):
         except forms.ValidationError:
             seq = 0  # there is no such unit
         self.unit = queries.find_output(self.task.pk, seq)
-        self.obstacle = explain_obstacle(self.task, seq)
+        self.obstacle = "You are not shown contents, so somebody else edits them."
+        if sees_payload():
+            self.obstacle = explain_obstacle(self.task, seq)
         self.initial.update(seq=seq, output=write_json(self.unit["output"]))
 
     def read_values(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from django.db.models.functions import Cast
 
 from ledger import states
 from ledger.auditing import write_entry
+from ledger.calls import sees_lane
 from ledger.errors import TaskNotFound
 from ledger.events import Actor
 from ledger.limits import describe_used
@@ -28,6 +29,7 @@ from ledger.models import (
     StepOutput,
     Task,
 )
+from ledger.queries.seen import see_tasks
 from ledger.transitions.moves import lock_task
 from ledger.transitions.operators import check_reason
 
@@ -70,7 +72,7 @@ def delete_demo(*, actor: Actor, reason: str = "") -> list[Verdict]:
 
 
 def _select_demo() -> QuerySet[Task]:
-    rows = Task.objects.filter(submitted_by=str(DEMO), idempotency_key__startswith=KEY)
+    rows = see_tasks().filter(submitted_by=str(DEMO), idempotency_key__startswith=KEY)
     return rows.order_by("created_at", "id")[:MAX_DEMO]
 
 
@@ -109,13 +111,13 @@ def find_obstacle(task: Task) -> str:
         return f"it is {task.status}; cancel it first"
     others = Task.objects.exclude(pk=task.pk).order_by("created_at", "id")
     if copy := others.filter(copied_from=task).first():
-        return f"{copy.pk} was copied from it"
+        return f"{_name_other(copy)} was copied from it"
     if child := others.filter(parent=task).first():
-        return f"{child.pk} is its child"
+        return f"{_name_other(child)} is its child"
     if Effect.objects.filter(task=task).exists():
         return "what it did outside is on record"
     if user := _find_user(task, others):
-        return f"{user.pk} has one of its artifacts as input"
+        return f"{_name_other(user)} has one of its artifacts as input"
     return ""
 
 
@@ -127,6 +129,11 @@ def _find_user(task: Task, others: QuerySet[Task]) -> Task | None:
     return (
         others.annotate(text=Cast(F("input"), TextField())).filter(named).first() if named else None
     )
+
+
+def _name_other(task: Task) -> str:
+    """Its id, for who sees its lane."""
+    return str(task.pk) if sees_lane(task.lane) else "a task of another lane"
 
 
 def _name_task(task: Task) -> str:

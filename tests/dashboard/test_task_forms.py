@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from ledger.models import Signal, StepOutput, Task
+from ledger.models import Reach, Signal, StepOutput, Task
 from ledger.transitions import operators, outputs
 from ledger.transitions.forks import fork_task
 from ledger.workflows import Workflow
@@ -199,3 +200,20 @@ def test_an_output_that_people_were_asked_about_says_so_before_anybody_types(
     text = operator.get(ask_path(task, "edit")).content.decode()
     assert "people were asked about it as it is; restart from a" in text
     assert re.search(r'type="submit" disabled>Edit and go on', text)
+
+
+def test_who_is_not_shown_contents_is_shown_none_here(sign_in: Any, three: Workflow) -> None:
+    task = make_dead_at_b(three)
+    Task.objects.filter(pk=task.pk).update(input={"secret": "ferries"})
+    client = sign_in("operator", "blind")
+    Reach.objects.create(user=User.objects.get(username="blind"), payload=False)
+    text = client.get(ask_path(task, "fork")).content.decode()
+    assert "Copy from b</button>" in text
+    assert "ferries" not in text
+    assert 'name="input"' not in text
+    form = fill(task, "fork", from_step="b")
+    assert client.post(path_of(task, "fork"), form).status_code == 302
+    assert Task.objects.get(copied_from=task).input == {"secret": "ferries"}
+    text = client.get(ask_path(task, "edit")).content.decode()
+    assert "You are not shown contents, so somebody else edits them." in text
+    assert "&quot;ok&quot;" not in text

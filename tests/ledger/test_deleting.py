@@ -13,6 +13,7 @@ from django.db import connection
 from django.test import override_settings
 
 from ledger import artifacts, blobs, collecting, limits, queries, sql, states
+from ledger.calls import Call, answer_call
 from ledger.errors import InvalidInput, TaskNotFound
 from ledger.models import AuditEntry, Blob, Effect, Event, Spend, Task
 from ledger.runner import Engine, run_attempt
@@ -150,6 +151,17 @@ def test_what_others_stand_on_stays_and_says_so(flow: Workflow, store: Path) -> 
         used.id: f"{user.id} has one of its artifacts as input",
     }
     assert count_rows() == before
+
+
+def test_who_is_limited_to_lanes_deletes_and_learns_of_nothing_outside(flow: Workflow) -> None:
+    mine = submit_demo(flow, "demo-1", lane="mine", title="Mine")
+    theirs = finish(submit_demo(flow, "demo-2", lane="theirs"))
+    copy, _ = fork_task(finish(mine).id, from_step="a", actor=OPERATOR)
+    operators.change_task(copy.id, lane="theirs", actor=OPERATOR)
+    with answer_call(Call(lanes=frozenset({"mine"}))):
+        why = "a task of another lane was copied from it"
+        assert delete_demo(actor=OPERATOR) == [(mine.id, "Mine", why)]
+    assert Task.objects.filter(pk=theirs.pk).exists()
 
 
 def test_every_table_that_names_a_task_is_known_to_the_deletion() -> None:
