@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -134,7 +135,8 @@ class ToyCluster:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         for process in self.find_living():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         self.process.wait(LONG)
         self.database.close()
         if kind:

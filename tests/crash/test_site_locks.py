@@ -11,7 +11,7 @@ from django.db import transaction
 
 from ledger import states
 from ledger.models import Task
-from tests.crash.cluster_kit import SIGKILL, SIGTERM, wait_for
+from tests.crash.cluster_kit import SIGKILL, wait_for
 from tests.crash.conftest import StartSite
 from tests.crash.site_kit import SiteCluster, assert_whole, read_kinds, wait_for_status
 
@@ -66,8 +66,6 @@ def test_rows_held_beyond_every_bound_cost_no_output_and_no_attempt(
         begun = read_fences(one)
         assert {begun[str(task.pk)] for task in tasks} == {1}, "no unit ran twice"
         assert "lock timeout" in one.read_log() + two.read_log(), "the bound was met"
-        for cluster in (one, two):
-            cluster.signal(SIGTERM)
 
 
 def kill_its_worker(task: Task, *clusters: SiteCluster) -> None:

@@ -166,6 +166,18 @@ def test_a_migration_that_gets_no_lock_gives_way_and_says_so(
         load.check()
 
 
+def test_a_migration_is_recorded_in_its_own_transaction(later: Later, tmp_path: Path) -> None:
+    """Killed when all is made but the record, with indexes and keys, it is repeated as if new."""
+    halt = tmp_path / "unrecorded"
+    more = {"HALT_AT": "later.0002_notes", "HALT_FILE": str(halt)}
+    killed = later.begin(DJANGO_SETTINGS_MODULE="tests.upgrades.halting_settings", **more)
+    wait_for("all is made but the record", halt.exists)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=30)
+    code, said = later.run()
+    assert (code, "Applying later.0002_notes... OK" in said) == (0, True), said
+
+
 @pytest.mark.postgresql
 def test_two_migrations_at_once_take_turns(later: Later, tmp_path: Path) -> None:
     halt = tmp_path / "half-way"

@@ -1,5 +1,5 @@
-"""Today's settings and a later app's; `migrate` stops within the migration that HALT_AT names, when
-all of it is done and nothing is committed, and touches HALT_FILE."""
+"""Today's settings and a later app's; `migrate` stops at the migration that HALT_AT names, when all
+of it is done and its record is not, and touches HALT_FILE."""
 
 import os
 import time
@@ -13,12 +13,12 @@ from tests.outages.later_settings import *  # noqa: F403
 _record = MigrationRecorder.record_applied
 
 
-def record_and_halt(self: Any, app: str, name: str) -> None:
-    """Django's own, then the halt."""
-    _record(self, app, name)
+def halt_and_record(self: Any, app: str, name: str) -> None:
+    """The halt, then Django's own."""
     if os.environ.get("HALT_AT") == f"{app}.{name}":
         Path(os.environ["HALT_FILE"]).touch()
         time.sleep(120)
+    _record(self, app, name)
 
 
-MigrationRecorder.record_applied = record_and_halt
+MigrationRecorder.record_applied = halt_and_record

@@ -2,20 +2,23 @@
 
 A change of a table waits for whoever reads it, and all others wait behind that change: one long
 reader would stop the product. So the wait is short, and the whole is tried again after a pause in
-which the others get on. A migration is one transaction, so a try that failed, or was killed, has
-changed nothing.
+which the others get on. A migration is one transaction, its record included, so a try that failed,
+or was killed, has changed nothing.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands.migrate import Command as Migrate
 from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations import Migration
 
 from ledger.outages import LOCKED, name_trouble
 
@@ -52,6 +55,28 @@ class Command(Migrate):
             finally:
                 connection.close()  # with the bounds and the advisory lock
             time.sleep(random.uniform(*PAUSE_SECONDS))
+
+    def migration_progress_callback(
+        self, action: str, migration: Migration | None = None, fake: bool = False
+    ) -> None:
+        """Told before each migration: have what it defers run as a part of it.
+
+        Else Django runs indexes and foreign keys at the end of the transaction and records the
+        migration in another: killed between the two, it is repeated, and fails on its own tables.
+        """
+        if action == "apply_start" and migration is not None and migration.atomic:
+            migration.apply = _apply_whole(migration.apply)  # type: ignore[method-assign]
+        super().migration_progress_callback(action, migration, fake)
+
+
+def _apply_whole(apply: Callable[..., Any]) -> Callable[..., Any]:
+    def run(state: Any, editor: BaseDatabaseSchemaEditor, *more: Any) -> Any:
+        state = apply(state, editor, *more)
+        while editor.deferred_sql:
+            editor.execute(editor.deferred_sql.pop(0), None)
+        return state
+
+    return run
 
 
 def _bound_waits(connection: BaseDatabaseWrapper, seconds: float) -> None:
