@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dashboard.templatetags.longwatch import duration, short_owner
 from ledger import conf, queries, states
 from ledger.models import Task
+from ledger.transitions.moves import count_reached
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ def list_choices(row: Task, names: Sequence[str]) -> list[Choice]:
     found = queries.sum_steps(row.pk)
     whole = sum(one.units for one in found)
     choices = []
-    for index in range(min(row.step_index, len(names) - 1), -1, -1):
+    for index in range(min(count_reached(row), len(names)) - 1, -1, -1):
         later = [one for one in found if one.index >= index]
         worked = sum((one.worked for one in later), dt.timedelta())
         cost = conf.format_money(sum(one.nano for one in later))

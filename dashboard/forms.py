@@ -12,6 +12,7 @@ from ledger import conf, queries
 from ledger.models import Task
 from ledger.models.effects import COMPENSATED, DONE, NOT_DONE
 from ledger.queries.effects import MARKS
+from ledger.transitions.moves import count_reached
 
 MAX_REASON = 4_000
 
@@ -103,7 +104,7 @@ class LimitsForm(ActionForm):
 
 def offer_steps(form: ActionForm, name: str) -> None:
     """Let the field `name` choose among the steps that the task has reached, latest first."""
-    reached = list(form.steps[: form.task.step_index + 1])[::-1]
+    reached = list(form.steps[: count_reached(form.task)])[::-1]
     field = form.fields[name]
     assert isinstance(field, forms.ChoiceField)
     field.choices = [(step, step) for step in reached]

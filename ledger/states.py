@@ -130,7 +130,7 @@ EDGES: tuple[Edge, ...] = (
     *_edges("resume_task", PAUSED, QUEUED, "operator"),
     *_loops("resume_task", "running scheduled waiting", "operator"),
     *_edges("retry_task", "scheduled failed dead running", QUEUED, "operator"),
-    *_edges("retry_task", DEAD, WAITING, "operator"),
+    *_edges("retry_task", "failed dead", WAITING, "operator"),
     *_edges("restart_task", f"{_UNHELD} running failed dead", QUEUED, "operator"),
     *_edges("edit_output", f"{_UNHELD} running failed dead", QUEUED, "operator"),
     *_loops("change_task", f"{_UNHELD} running failed dead", "operator"),

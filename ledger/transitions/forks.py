@@ -15,7 +15,7 @@ from ledger.events import Actor, record_event
 from ledger.ids import make_id
 from ledger.models import Approval, Artifact, Task
 from ledger.sql.copying import copy_outputs
-from ledger.transitions.moves import lock_task, update_row
+from ledger.transitions.moves import check_reached, lock_task, update_row
 from ledger.transitions.operators import check_reason
 from ledger.transitions.rebuilding import (
     Stand,
@@ -105,12 +105,11 @@ def _find_place(task: Task, workflow: Workflow, index: int) -> int:
     places = list_live(task.pk, Q(step_name=step)).values_list("step_index", flat=True)
     if places:
         return min(places)
+    own = workflow.version == task.workflow_version and task.status_reason != states.VERSION_MISFIT
+    if own:
+        check_reached(task, [one.name for one in workflow.steps], index, "from_step", "copy")
     if task.step_name == step:
         return task.step_index
-    own = workflow.version == task.workflow_version and task.status_reason != states.VERSION_MISFIT
-    if own and index > task.step_index:
-        allowed = ", ".join(one.name for one in workflow.steps[: task.step_index + 1])
-        raise InvalidInput("from_step", f"{step} has not been reached; copy from {allowed}")
     earlier = Q(step_name__in=[one.name for one in workflow.steps[:index]])
     return max(list_live(task.pk, earlier).values_list("step_index", flat=True), default=-1) + 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,14 @@ from django.db.models import F
 
 from ledger import auditing, clock, conf, sql, states
 from ledger.calls import sees_lane
-from ledger.errors import AlreadySettled, LeaseLost, StaleRevision, TaskNotFound, WrongStatus
+from ledger.errors import (
+    AlreadySettled,
+    InvalidInput,
+    LeaseLost,
+    StaleRevision,
+    TaskNotFound,
+    WrongStatus,
+)
 from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Event, StepOutput, Task
 
@@ -24,6 +31,9 @@ NO_FLAGS: dict[str, Any] = {
 FRESH_UNIT: dict[str, Any] = {"attempts": 0, "reclaims": 0, "releases": 0}
 NO_REPORT: dict[str, Any] = {"progress_done": None, "progress_total": None, "progress_note": ""}
 """What a step said of itself is not true of the next one."""
+
+KEEP_WAIT = {states.WAITING, states.FAILED, states.DEAD, states.CANCELLED}
+"""Where a wait that has not come to its end is remembered."""
 
 
 @contextmanager
@@ -159,7 +169,7 @@ def move_task(
         columns["finished_at"] = None
     if target == states.QUEUED and task.status != states.QUEUED:
         columns |= {"available_at": now, "rank": rank_at(now, task.priority)}
-    if task.waits is not None and target not in {states.WAITING, states.DEAD}:
+    if task.waits is not None and target not in KEEP_WAIT:
         columns["waits"] = None
     if task.children_open > 0 and target not in {states.WAITING, states.DEAD}:
         columns["cascade_upto"] = task.event_seq
@@ -221,6 +231,23 @@ def end_wait(
     }  # fmt: skip
     go = complete_task if task.waits["last"] else requeue_task
     go(task, now, edge, by_holder=by_holder, **fields)
+
+
+def count_reached(task: Task) -> int:
+    """How many steps of its workflow the task has run or is about to run.
+
+    The step after a wait is not among them before the wait is over, nor if it never was.
+    """
+    return task.step_index + 1 - (task.waits is not None and not task.waits["last"])
+
+
+def check_reached(task: Task, steps: Sequence[str], index: int, field: str, way: str) -> None:
+    """Raise InvalidInput unless the task has reached the step; `way` names what was tried."""
+    reached = count_reached(task)
+    if index >= reached:
+        why = "is not reached before its wait is over" if task.waits else "has not been reached"
+        allowed = ", ".join(steps[:reached])
+        raise InvalidInput(field, f"{steps[index]} {why}; {way} from {allowed}")
 
 
 def _move_lease(task: Task, target: str, by_holder: bool) -> dict[str, Any]:

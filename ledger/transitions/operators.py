@@ -24,6 +24,7 @@ from ledger.transitions.moves import (
     FRESH_UNIT,
     NO_FLAGS,
     NO_REPORT,
+    check_reached,
     lock_task,
     move_task,
     require_status,
@@ -178,11 +179,8 @@ def restart_task(
 def _find_step(task: Task, workflow: Workflow, to_step: str | int) -> int:
     index = workflow.index_of(to_step)
     own = workflow.version == task.workflow_version and task.status_reason != states.VERSION_MISFIT
-    if own and index > task.step_index:
-        allowed = ", ".join(step.name for step in workflow.steps[: task.step_index + 1])
-        raise InvalidInput(
-            "to_step", f"{workflow.steps[index].name} has not been reached; restart from {allowed}"
-        )
+    if own:
+        check_reached(task, [step.name for step in workflow.steps], index, "to_step", "restart")
     return index
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ledger import conf, states
 from ledger.models import Approval, Event, Spend, StepOutput, Task
+from ledger.transitions.moves import KEEP_WAIT
 
 STEPS = ("a", "b", "c")
 READY = {states.QUEUED, states.RUNNING}
@@ -92,13 +93,14 @@ def check_questions(record: Record) -> None:
     waits = task.status == states.WAITING
     for_others = task.status_reason in {states.SIGNAL, states.CHILDREN}
     assert (task.waits is not None) >= (waits and for_others)
-    assert (task.waits is not None) <= (task.status in {states.WAITING, states.DEAD})
+    assert (task.waits is not None) <= (task.status in KEEP_WAIT)
     assert len(opened) == (waits and task.status_reason == states.APPROVAL)
     assert len(decided) == (waits and task.status_reason == states.DECIDED)
 
 
-HARMLESS = {"signalled", "dead", "retried", "limits_changed", "pause_requested", "resumed",
-            "edited", "stale_write_refused", "approval_requested", "approval_voted",
+HARMLESS = {"signalled", "dead", "failed", "cancelled", "retried", "limits_changed",
+            "pause_requested", "resumed", "edited", "stale_write_refused", "approval_requested",
+            "approval_voted",
             "approval_decided", "approval_expired", "approval_voided"}  # fmt: skip
 """Events that do not end a wait."""
 
@@ -192,7 +194,7 @@ def _take_event(where: Where, event: Event, approvals: dict[str, Approval]) -> N
     elif kind == "signalled" and data["taken"]:
         where.status = "ready"
     elif kind == "retried" or (kind == "limits_changed" and where.status == states.DEAD):
-        if where.waits and where.status == states.DEAD:
+        if where.waits and where.status in {states.DEAD, states.FAILED}:
             where.status = states.WAITING
         else:
             where.status = "ready"
@@ -224,7 +226,7 @@ def _take_edit(where: Where, data: dict[str, Any]) -> None:
         return  # labels, which lead nowhere, or an output, which leads there itself
     status = after["status"]
     where.status = "ready" if status in READY else status
-    where.waits = where.waits and status in {states.WAITING, states.DEAD}
+    where.waits = where.waits and status in KEEP_WAIT
     step, turn = after.get("step_index", where.step), after.get("turn", where.turn)
     if data["superseded"]:
         where.restart(step, turn, where.round + 1)

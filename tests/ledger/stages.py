@@ -99,7 +99,9 @@ def set_stage(
         states.PAUSED: lambda: holder.release_task(held, why="drain"),
         states.CANCELLED: lambda: holder.release_task(held, why="drain"),
         states.SCHEDULED: lambda: holder.record_failure(held, attempt(), retries=3, backoff=30),
-        states.FAILED: lambda: holder.fail_task(held, attempt()),
+        states.FAILED: lambda: (
+            holder.fail_task(held, attempt()) if wait is None else fail_by_child(held, flow)
+        ),
         states.DEAD: lambda: (
             holder.bury_task(held, attempt(), states.LIMIT_UNITS)
             if wait is None
@@ -112,6 +114,13 @@ def set_stage(
     task.refresh_from_db()
     assert task.status == status
     return Stage(flow, task, held, asked or request)
+
+
+def fail_by_child(held: Claimed, flow: Workflow) -> None:
+    """The task waits for a child, which is cancelled."""
+    spawn(held, flow)
+    operators.cancel_task(Task.objects.get(parent=held.task_id).pk, actor=OPERATOR)
+    assert children.tell_parent(held.task_id)
 
 
 def die_waiting(held: Claimed, flow: Workflow) -> None:

@@ -108,6 +108,27 @@ def sweep_until_quiet() -> None:
     raise AssertionError("there is always something to sweep")
 
 
+def test_a_task_that_failed_by_a_child_waits_again_for_the_child_that_goes_on(
+    flow: Workflow,
+) -> None:
+    task = make_parent(flow, 2)
+    end_one(flow)
+    sweep_until_quiet()
+    end_one(flow, good=False)
+    sweep_until_quiet()
+    assert read(task).status == states.FAILED
+    operators.retry_task(task.pk, actor=OPERATOR)
+    sweep_until_quiet()
+    assert read(task).status == states.FAILED, "nothing has changed"
+    operators.retry_task(list_children(task, states.FAILED)[0].pk, actor=OPERATOR)
+    operators.retry_task(task.pk, actor=OPERATOR)
+    assert (read(task).status, read(task).status_reason) == ("waiting", "children")
+    end_one(flow)
+    sweep_until_quiet()
+    assert (read(task).status, read(task).step_name) == (states.QUEUED, "b")
+    assert claim(flow).answer["children"][0] == str(task.pk)  # type: ignore[index]
+
+
 def test_as_many_may_fail_as_the_workflow_says(flow: Workflow) -> None:
     task = make_parent(flow, 3, max_failed=1)
     end_one(flow, good=False)

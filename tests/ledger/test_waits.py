@@ -17,10 +17,12 @@ from ledger.errors import (
     WrongStatus,
 )
 from ledger.models import Event, Signal, StepOutput, Task
+from ledger.sql import Claimed
 from ledger.testing import EXPIRE, run
 from ledger.transitions import operators, waits
 from ledger.workflows import WaitFor, Workflow, registered
 from tests.factories import CLIENT, OPERATOR, claim, make_workflow, submit, wait_for
+from tests.ledger.copying import fork
 from tests.ledger.replay import check_columns
 from tests.ledger.threads import Crew
 
@@ -126,6 +128,38 @@ def test_a_restart_ends_the_wait_and_keeps_the_mailbox(flow: Workflow) -> None:
     held = claim(flow)
     assert (held.step_name, held.answer) == ("a", None)
     assert Signal.objects.filter(consumed_seq__isnull=True).count() == 1
+
+
+@pytest.mark.parametrize("end", ["", "dead", "cancelled"])
+def test_no_restart_and_no_copy_leads_past_an_open_wait(flow: Workflow, end: str) -> None:
+    task = make_waiting(flow)
+    if end == "dead":
+        clock.offset += conf.load().approval_seconds + 1
+        assert sweeper.sweep().expired == 1
+    elif end == "cancelled":
+        operators.cancel_task(task.pk, actor=OPERATOR)
+    refused = "b is not reached before its wait is over; copy from a$"
+    with pytest.raises(InvalidInput, match=refused):
+        fork(task.pk, "b")
+    assert claim_copy(fork(task.pk, "a"), flow).step_name == "a"
+    if end != "cancelled":
+        with pytest.raises(InvalidInput, match=refused.replace("copy", "restart")):
+            operators.restart_task(task.pk, to_step="b", note="", actor=OPERATOR)
+        operators.restart_task(task.pk, to_step="a", note="", actor=OPERATOR)
+        assert (read(task).status, read(task).step_name) == ("queued", "a")
+
+
+def claim_copy(copy: Task, flow: Workflow) -> Claimed:
+    held = claim(flow)
+    assert held.task_id == copy.pk
+    return held
+
+
+def test_the_step_after_a_wait_that_is_over_can_be_copied(flow: Workflow) -> None:
+    task = make_waiting(flow)
+    send(task, data=5)
+    copy = fork(task.pk, "b")
+    assert copy.answer["signal"]["data"] == 5  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
