@@ -134,14 +134,12 @@ def test_old_workers_go_on_while_and_after_the_ledger_is_migrated(
             code, said = later.run()
             assert code == 0, said
             assert has_column()
-            assert later.run() == (0, said.split("Running")[0] + NOTHING), "again is harmless"
+            code, said = later.run()
+            assert (code, "No migrations to apply." in said) == (0, True), "again is harmless"
             load.wait_for_more()
         load.check()
         cluster.signal(SIGTERM)
         assert cluster.wait_for_exit() == 0
-
-
-NOTHING = "Running migrations:\n  No migrations to apply.\n"
 
 
 @pytest.mark.postgresql
