@@ -92,7 +92,7 @@ def make_alert(request: PageRequest) -> HttpResponseBase:
 @allow(ADMIN)
 def edit_alert(request: PageRequest, rule_id: UUID) -> HttpResponseBase:
     """A rule's form; besides saving it takes `do`: new-secret or remove."""
-    rule = AlertRule.objects.filter(pk=rule_id, removed_at__isnull=True).first()
+    rule = rules.see_rules().filter(pk=rule_id).first()
     if rule is None:
         raise Http404("no such rule")
     if request.method != "POST":

@@ -9,11 +9,12 @@ from uuid import UUID
 
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
-from django.db.models import Count, OuterRef, Subquery
+from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 
 from ledger import auditing, clock, outbox, sql
 from ledger.alerts import kinds, webhook
+from ledger.calls import read_call
 from ledger.errors import InvalidInput, NotFound
 from ledger.events import Actor
 from ledger.models import AlertDelivery, AlertRule
@@ -184,8 +185,14 @@ def replay_dead(rule_id: UUID, actor: Actor, delivery_id: int | None = None) -> 
 
 def list_rules() -> list[AlertRule]:
     """All rules that were not removed, by name; `dead` and `waiting` are how many of each."""
-    found = AlertRule.objects.filter(removed_at__isnull=True)
-    return list(found.annotate(dead=_count_of(DEAD), waiting=_count_of(PENDING)))
+    return list(see_rules().annotate(dead=_count_of(DEAD), waiting=_count_of(PENDING)))
+
+
+def see_rules() -> QuerySet[AlertRule]:
+    """The rules that stand; for who is limited to lanes, those of such a lane alone."""
+    rows = AlertRule.objects.filter(removed_at__isnull=True)
+    lanes = read_call().lanes
+    return rows if lanes is None else rows.filter(lane__in=lanes)
 
 
 def _count_of(state: str) -> Coalesce:
@@ -198,6 +205,8 @@ def _count_of(state: str) -> Coalesce:
 def list_deliveries(state: str = "", limit: int = 50) -> list[AlertDelivery]:
     """The last deliveries, newest first, with rule and outbox."""
     rows = AlertDelivery.objects.select_related("rule", "outbox").order_by("-id")
+    if (lanes := read_call().lanes) is not None:
+        rows = rows.filter(rule__lane__in=lanes)
     return list((rows.filter(state=state) if state else rows)[:limit])
 
 
@@ -213,7 +222,7 @@ def hide_target(rule: AlertRule) -> str:
 
 
 def _lock_rule(rule_id: UUID) -> tuple[AlertRule, dt.datetime]:
-    rule = AlertRule.objects.select_for_update().filter(pk=rule_id, removed_at__isnull=True).first()
+    rule = see_rules().select_for_update().filter(pk=rule_id).first()
     if rule is None:
         raise NotFound("alert rule", rule_id)
     return rule, clock.read()

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import reverse
 
 from ledger import states
-from ledger.alerts import routing
-from ledger.models import AlertDelivery, AlertRule, AuditEntry
+from ledger.alerts import routing, rules
+from ledger.models import AlertDelivery, AlertRule, AuditEntry, Reach
 from ledger.models.alerts import DEAD, SENT
 from ledger.workflows import Workflow
 from tests.alerts.kit import LOOPBACK, Receiver, make_rule, send_due
-from tests.factories import make_in
+from tests.factories import OPERATOR, make_in
 
 PAGE = "/alerts/"
 RULE = {
@@ -131,3 +132,21 @@ def test_only_an_admin_sees_and_writes_a_rules_form(sign_in: Callable[..., Clien
     admin.post(place, {"do": "remove"})
     assert admin.get(place).status_code == 404
     assert "kept" not in read_page(admin)
+
+
+def test_who_is_limited_to_lanes_sees_their_alerts_alone(sign_in: Callable[..., Client]) -> None:
+    mine = make_rule("http://a/", name="of the day", lane="day")
+    others = [make_rule("http://a/", name=f"not mine {lane}", lane=lane) for lane in ("night", "")]
+    operator = sign_in("operator", "dora")
+    Reach.objects.create(user=get_user_model().objects.get(username="dora"), lanes=["day"])
+    for rule in (mine, *others):
+        status = 303 if rule == mine else 404
+        place = reverse("dashboard:alert-act", args=[rule.pk, "test"])
+        assert operator.post(place).status_code == status
+    for other in others:
+        rules.send_test(other.pk, OPERATOR)
+    routing.route_outbox()
+    assert AlertDelivery.objects.count() == 3
+    page = read_page(operator)
+    assert "of the day" in page
+    assert "not mine" not in page
