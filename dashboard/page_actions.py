@@ -45,6 +45,7 @@ _ALL = (
     PageAction("alert.test", "alert-act", OPERATE),
     PageAction("alert.replay", "alert-act", OPERATE),
     PageAction("demo.delete", "delete-demo", OPERATE),
+    PageAction("since.put-away", "since", READ),
     PageAction("sign-in", "login", ANYBODY),
     PageAction("sign-out", "logout", ANYBODY),
     PageAction("tasks.filter", "tasks", READ, writes=False),

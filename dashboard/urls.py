@@ -13,6 +13,7 @@ from dashboard.views import (
     legend,
     login,
     overview,
+    since,
     task,
     tasks,
     trouble,
@@ -24,6 +25,7 @@ app_name = "dashboard"
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", overview.show_overview, name="overview"),
+    path("since/", since.show_since, name="since"),
     path("stalled/", trouble.show_trouble, name="trouble"),
     path("workers/", workers.show_workers, name="workers"),
     path("workflows/", workflows.show_workflows, name="workflows"),

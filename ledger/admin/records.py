@@ -27,6 +27,7 @@ from ledger.models import (
     Signal,
     Spend,
     StepOutput,
+    Visit,
     Worker,
 )
 from ledger.tokens import revoke_token, rotate_token
@@ -207,3 +208,10 @@ class AlertConditionAdmin(RecordAdmin):
     """What is so just now, and was told when it began."""
 
     list_display = ("key", "kind", "since")
+
+
+@admin.register(Visit)
+class VisitAdmin(RecordAdmin):
+    """When people looked last."""
+
+    list_display = ("actor", "seen_at", "since")

@@ -6,7 +6,7 @@ from ledger.models.artifacts import Artifact, Blob
 from ledger.models.effects import Effect
 from ledger.models.history import Event, Spend, StepOutput
 from ledger.models.mailbox import Signal
-from ledger.models.people import ApiToken, AuditEntry, Reach
+from ledger.models.people import ApiToken, AuditEntry, Reach, Visit
 from ledger.models.task import Task
 from ledger.models.worker import Worker
 
@@ -28,5 +28,6 @@ __all__ = [
     "Spend",
     "StepOutput",
     "Task",
+    "Visit",
     "Worker",
 ]

@@ -84,3 +84,19 @@ class AuditEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.actor} {self.action} {self.target}"
+
+
+class Visit(models.Model):
+    """When a person last looked at the first page, and since when what happened is news to them
+    (null: they have seen it)."""
+
+    actor = models.CharField(primary_key=True, max_length=200)
+    seen_at = models.DateTimeField()
+    since = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        db_table = "longwatch_visit"
+        ordering = ("-seen_at",)
+
+    def __str__(self) -> str:
+        return self.actor

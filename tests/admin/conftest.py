@@ -22,6 +22,7 @@ from ledger.models import (
     Reach,
     Signal,
     Task,
+    Visit,
     Worker,
 )
 from ledger.transitions import approvals
@@ -76,6 +77,7 @@ def full(flow: Workflow) -> Task:
     rule = AlertRule.objects.create(name="<rule>", kinds=["<kind>"], channel="webhook", lane="<b>",
                                     target="http://a/<key>", secret="<secret>", created_by="<by>",
                                     created_at=now, updated_at=now, next_at=now)  # fmt: skip
+    Visit.objects.create(actor="<actor>", seen_at=now)
     told = Outbox.objects.create(at=now, kind="<kind>", data={"title": HOSTILE})
     AlertDelivery.objects.create(rule=rule, outbox=told, seq=1, created_at=now, error=HOSTILE[:90])
     AlertCondition.objects.create(key=f"<key>{HOSTILE}", kind="<kind>", since=now)

@@ -1,13 +1,14 @@
-"""What a person does on the page of alerts; tests/e2e/test_actions.py drives it in three ways."""
+"""What a person does about alerts and news; tests/e2e/test_actions.py drives it in three ways."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ledger import states
+from ledger import clock, states
 from ledger.alerts import routing
-from ledger.models import AlertDelivery, AlertRule, Outbox
+from ledger.models import AlertDelivery, AlertRule, Outbox, Visit
 from ledger.models.alerts import DEAD, PENDING
+from ledger.transitions.visits import AWAY_SECONDS
 from ledger.workflows import Workflow
 from tests.alerts.kit import make_rule
 from tests.e2e.hands import Mouse
@@ -79,7 +80,17 @@ def replay(hands: Mouse, three: Workflow) -> None:
     wait_until(lambda: AlertDelivery.objects.get(seq=2).state == PENDING, SECONDS)
 
 
+def put_away(hands: Mouse, three: Workflow) -> None:
+    hands.page.goto("/since/")
+    make_in(states.DEAD, three)
+    Visit.objects.update(seen_at=clock.now(-AWAY_SECONDS - 60))
+    hands.page.goto("/" if hands.script else "/since/")
+    hands.press("Seen")
+    wait_until(lambda: not Visit.objects.filter(since__isnull=False).exists(), SECONDS)
+
+
 SCRIPTS: dict[str, Callable[[Mouse, Workflow], None]] = {
     "alert.make": make, "alert.edit": edit, "alert.new-secret": renew_secret,
     "alert.remove": remove, "alert.test": send_test, "alert.replay": replay,
+    "since.put-away": put_away,
 }  # fmt: skip

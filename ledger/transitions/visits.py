@@ -1,0 +1,48 @@
+"""When people looked last, so that they can be told what happened since."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Final, NamedTuple
+
+from ledger import clock
+from ledger.events import Actor
+from ledger.models import Visit
+
+AWAY_SECONDS: Final = 1_800.0
+"""Who did not look for so long was away."""
+
+NOTE_SECONDS: Final = 60.0
+"""A visit is noted no more often than this."""
+
+
+class Away(NamedTuple):
+    """Since when a person has not seen what happened, and how many seconds that is."""
+
+    since: dt.datetime
+    seconds: float
+
+
+def note_visit(actor: Actor) -> Away | None:
+    """The person looks now; since when it is news to them what happened, None for nothing new.
+
+    Two tabs at once may both note it; the later one wins, and neither loses what is news.
+    """
+    mine = Visit.objects.filter(pk=str(actor))
+    now, row = clock.read(), mine.first()
+    if row is None:
+        Visit.objects.bulk_create([Visit(actor=str(actor), seen_at=now)], ignore_conflicts=True)
+        return None
+    away = (now - row.seen_at).total_seconds()
+    if away > AWAY_SECONDS:
+        # What was shown and not put away is a visit ago: it begins anew with this absence.
+        row.since = row.seen_at
+        mine.update(seen_at=now, since=row.since)
+    elif away > NOTE_SECONDS:
+        mine.update(seen_at=now)
+    return Away(row.since, (now - row.since).total_seconds()) if row.since else None
+
+
+def put_away(actor: Actor) -> None:
+    """The person has seen what happened."""
+    Visit.objects.filter(pk=str(actor)).update(seen_at=clock.now(), since=None)
