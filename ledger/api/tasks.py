@@ -42,12 +42,10 @@ from ledger.queries import DEFAULT_LIMIT, Page, TaskFilter
 from ledger.transitions import deleting, operators, outputs
 from ledger.transitions.effects import mark_effect
 from ledger.transitions.forks import fork_task
-from ledger.transitions.submit import submit_task, submit_tasks
+from ledger.transitions.submit import check_key, submit_task, submit_tasks
 from ledger.transitions.waits import send_signal
 
 router = Router(tags=["tasks"])
-
-MAX_KEY = 200
 
 Key = Annotated[str | None, Header(alias="Idempotency-Key")]
 
@@ -66,8 +64,7 @@ def submit(
 
 
 def _check_key(key: str | None) -> None:
-    if key is not None and not (1 <= len(key) <= MAX_KEY and key.isprintable()):
-        raise InvalidInput("Idempotency-Key", f"takes 1 to {MAX_KEY} printable characters.")
+    check_key(key, "Idempotency-Key")
 
 
 @router.post("/batch", response={200: PageOut[TaskBrief], 201: PageOut[TaskBrief]})
@@ -303,13 +300,14 @@ def signal(
     task_id: UUID,
     name: str,
     body: SignalIn | None = None,
-    idempotency_key: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
+    idempotency_key: Key = None,
 ) -> dict[str, Any]:
     """Put a signal into the task's mailbox; a task that waits for it goes on.
 
     With the scope `submit` alone a caller signals its own tasks only.
     """
     actor, scopes = require_any(request, OPERATE, SUBMIT)
+    _check_key(idempotency_key)
     given = body or SignalIn()
     send_signal(
         task_id,

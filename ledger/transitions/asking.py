@@ -13,7 +13,7 @@ from ledger.models import Approval, Task
 from ledger.outcomes import RISKS
 from ledger.sql import Claimed, Unit
 from ledger.transitions.approvals import void_open_approval
-from ledger.transitions.holder import leave_running, store_unit
+from ledger.transitions.holder import leave_if_cancelled, store_unit
 from ledger.transitions.moves import lock_held, move_task
 from ledger.transitions.overdue import find_reminder
 from ledger.workflows import AskApproval, Workflow
@@ -37,9 +37,7 @@ def ask_approval(
         here = {"step_index": task.step_index, "step_name": task.step_name, "turn": task.turn}
         fields |= here
         void_open_approval(task, Actor("worker", held.owner), now, "asked again")
-        if task.cancel_requested:
-            leave_running(task, held, now, "ask_approval", states.CANCELLED,
-                   states.CANCELLED_BY_OPERATOR, 0, fields)  # fmt: skip
+        if leave_if_cancelled(task, held, now, "ask_approval", fields):
             return None
         request = _draft_request(task, now, ask, workflow, attached)
         Approval.objects.bulk_create([request])

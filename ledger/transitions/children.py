@@ -21,7 +21,7 @@ from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Spend, Task
 from ledger.sql import Claimed, Unit
 from ledger.transitions.approvals import void_open_approval
-from ledger.transitions.holder import leave_running, store_unit
+from ledger.transitions.holder import leave_if_cancelled, store_unit
 from ledger.transitions.moves import (
     end_wait,
     lock_held,
@@ -31,7 +31,7 @@ from ledger.transitions.moves import (
     skip_locked,
     update_row,
 )
-from ledger.transitions.submit import Draft, draft_task, store_draft
+from ledger.transitions.submit import Draft, draft_task, naming_item, store_draft
 from ledger.workflows import Spawn
 
 MAX_DEPTH = 8
@@ -57,7 +57,7 @@ def draft_children(held: Claimed, spawn: Spawn) -> list[Draft]:
     actor = Actor("task", str(parent.pk))
     drafts = []
     for number, child in enumerate(spawn.tasks):
-        try:
+        with naming_item(f"children.{number}"):
             draft = draft_task(
                 workflow=queries.find_workflow(child.workflow, child.version), input=child.input,
                 actor=actor, version=child.version, title=child.title, tags=child.tags,
@@ -66,8 +66,6 @@ def draft_children(held: Claimed, spawn: Spawn) -> list[Draft]:
                 limits_given=cast(Mapping[str, Any] | None, child.limits),
                 max_repairs=child.max_repairs,
             )  # fmt: skip
-        except InvalidInput as error:
-            raise InvalidInput(f"children.{number}.{error.field}", error.reason) from None
         drafts.append(dataclasses.replace(draft, columns=_bound(draft.columns, parent)))
     return drafts
 
@@ -98,9 +96,8 @@ def spawn_children(
     """
     with lock_held(held.lease, "spawn") as (task, now):
         fields = store_unit(task, held, unit, now)
-        if task.cancel_requested:
-            return leave_running(task, held, now, "spawn_children", states.CANCELLED,
-                          states.CANCELLED_BY_OPERATOR, 0, fields)  # fmt: skip
+        if leave_if_cancelled(task, held, now, "spawn_children", fields):
+            return
         seq = task.event_seq
         mark = {"parent_id": task.pk, "parent_seq": seq}
         made = [

@@ -81,9 +81,8 @@ def repair_task(
         # The verdict stands on record either way; a person who restarts the task sees it.
         fields |= {"feedback": feedback, "step_index": task.step_index,
                    "step_name": task.step_name, "turn": task.turn}  # fmt: skip
-        if task.cancel_requested:
-            return leave_running(task, held, now, "repair_task", states.CANCELLED,
-                          states.CANCELLED_BY_OPERATOR, 0, fields)  # fmt: skip
+        if leave_if_cancelled(task, held, now, "repair_task", fields):
+            return
         if spent:
             task.error = fields["error"] = make_error(
                 task, "RepairsExhausted", f"{task.repair_count} repairs were not enough"
@@ -221,6 +220,16 @@ def _choose_next(
     if exhausted:
         return states.DEAD, exhausted
     return (states.SCHEDULED, delay_reason) if delay else (states.QUEUED, "")
+
+
+def leave_if_cancelled(
+    task: Task, held: Claimed, now: dt.datetime, edge: str, fields: dict[str, Any]
+) -> bool:
+    """running -> cancelled along `edge`, with the unit's `fields`, if that was asked for."""
+    if task.cancel_requested:
+        reason = states.CANCELLED_BY_OPERATOR
+        leave_running(task, held, now, edge, states.CANCELLED, reason, 0, fields)
+    return task.cancel_requested
 
 
 def leave_running(

@@ -74,7 +74,7 @@ def submit_tasks(items: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[tu
     find = functools.cache(queries.find_workflow)
     drafts = []
     for number, item in enumerate(items):
-        with _naming_item(number):
+        with naming_item(f"items.{number}"):
             workflow = item["workflow"]
             if isinstance(workflow, str):
                 workflow = find(workflow, item.get("version"))
@@ -88,7 +88,7 @@ def submit_tasks(items: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[tu
     stored = {}
     with sql.atomic(), _auditing(actor) as made:
         for number in sorted(range(len(drafts)), key=lambda n: _read_key(drafts[n])):
-            with _naming_item(number):
+            with naming_item(f"items.{number}"):
                 stored[number] = store_draft(drafts[number])
         made += [stored[number][0] for number in sorted(stored) if stored[number][1]]
     return [stored[number] for number in range(len(drafts))]
@@ -99,14 +99,14 @@ def _read_key(draft: Draft) -> str:
 
 
 @contextlib.contextmanager
-def _naming_item(number: int) -> Iterator[None]:
-    """Errors inside say which item of a batch is wrong."""
+def naming_item(place: str) -> Iterator[None]:
+    """Errors inside say which item of several is wrong: their field begins with `place`."""
     try:
         yield
     except LedgerError as error:
         text = str(error) if error.field else f"key: {error}"
-        error.field = f"items.{number}.{error.field or 'key'}"
-        error.args = (f"items.{number}.{text}",)
+        error.field = f"{place}.{error.field or 'key'}"
+        error.args = (f"{place}.{text}",)
         raise
 
 
@@ -247,9 +247,13 @@ def _check_text(field: str, value: Any, longest: int, empty: bool = True) -> str
     return value
 
 
-def check_key(key: Any) -> str | None:
-    """An idempotency key, or None. Raises InvalidInput."""
-    return None if key is None else _check_text("key", key, 200, empty=False)
+def check_key(key: Any, field: str = "key") -> str | None:
+    """An idempotency key, or None. Raises InvalidInput naming `field`."""
+    if key is None:
+        return None
+    if not _check_text(field, key, 200, empty=False).isprintable():
+        raise InvalidInput(field, "takes printable characters only")
+    return str(key)
 
 
 def check_count(field: str, value: Any, least: int, most: int) -> int:

@@ -23,7 +23,7 @@ from ledger.errors import (
 from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Signal, Task
 from ledger.sql import Claimed, Unit
-from ledger.transitions.holder import leave_running, store_unit
+from ledger.transitions.holder import leave_if_cancelled, store_unit
 from ledger.transitions.moves import (
     end_wait,
     lock_held,
@@ -34,6 +34,7 @@ from ledger.transitions.moves import (
     require_status,
     update_row,
 )
+from ledger.transitions.submit import check_key
 from ledger.workflows import WaitFor
 
 MAX_UNREAD = 1_000
@@ -48,9 +49,8 @@ def await_signal(held: Claimed, unit: Unit, wait: WaitFor, *, last: bool) -> Non
     """
     with lock_held(held.lease, "wait") as (task, now):
         fields = store_unit(task, held, unit, now)
-        if task.cancel_requested:
-            return leave_running(task, held, now, "await_signal", states.CANCELLED,
-                          states.CANCELLED_BY_OPERATOR, 0, fields)  # fmt: skip
+        if leave_if_cancelled(task, held, now, "await_signal", fields):
+            return
         seconds = conf.load().approval_seconds if wait.timeout is None else wait.timeout
         task.waits = {
             "for": states.SIGNAL, "name": wait.signal, "seconds": seconds, "last": last,
@@ -173,10 +173,9 @@ def _is_awaited(task: Task, name: str, now: dt.datetime) -> bool:
 def _check_signal(name: Any, data: Any, key: Any) -> None:
     try:
         bounds.check_signal(name, "name")
-        if key is not None and (not 1 <= len(key) <= 200 or not key.isprintable()):
-            raise InvalidInput("key", "takes 1 to 200 printable characters")
     except ValueError as error:
         raise InvalidInput("name", str(error).partition(": ")[2]) from None
+    check_key(key)
     try:
         size = len(canonical.dump_json([name, key, data], "data"))
     except Unserialisable as error:

@@ -217,3 +217,13 @@ def test_a_task_for_later_waits(api: Api) -> None:
     assert (task["status"], task["status_reason"]) == ("scheduled", "not_before")
     assert task["available_at"] == "2030-01-01T00:00:00Z"
     assert task["claimable"] == {"ok": False, "why": "starts later"}
+
+
+@pytest.mark.parametrize("path", ["", "/{id}/fork", "/{id}/signals/go"])
+@pytest.mark.parametrize("key", ["", "x" * 201, "a\x7fb", "a\xa0b"])
+def test_a_bad_key_is_refused_by_the_name_of_its_header(
+    api: Api, task: dict[str, Any], path: str, key: str
+) -> None:
+    bodies = {"": {"workflow": "brief", "input": {"subject": "x"}}, "/{id}/fork": {"from_step": 0}}
+    answer = api.post(f"/tasks{path.format(**task)}", bodies.get(path, {}), Idempotency_Key=key)
+    answer.expect_problem(422, "invalid_input", "Idempotency-Key")
