@@ -381,3 +381,35 @@ def test_a_secret_reaches_nothing_that_is_stored(
     request = Approval.objects.get()
     stored = [str(ended), str(ended.result), str(ended.progress), str(vars(request))]
     assert all("[secret]" in text and "canary-7f3a" not in text for text in stored)
+
+
+def test_a_step_shows_what_it_saved_and_asks_the_next_ones_when_nobody_answers() -> None:
+    flow = Workflow("shows")
+
+    @flow.step
+    def review(ctx: Any) -> Any:
+        old = ctx.save_artifact("a.txt", "old")
+        ctx.save_artifact("b.txt", "new")
+        chain = [("user:testing", 60)]
+        return AskApproval("So?", diff=(old, "b.txt"), assignees=["group:x"], escalate=chain)
+
+    ended = run(flow, answers={"review": [EXPIRE, "approve"]})
+    assert (ended.status, ended.kinds.count("approval_escalated")) == ("completed", 1)
+    attached = Approval.objects.get().attached
+    assert attached is not None
+    assert [one["name"] for one in attached["diff"]] == ["a.txt", "b.txt"]
+    assert run(flow, answers={"review": EXPIRE}).reason == "approval_expired"
+
+
+def test_an_artifact_that_is_not_the_tasks_is_a_failed_attempt() -> None:
+    flow = Workflow("strays")
+
+    @flow.step(retries=1)
+    def review(ctx: Any) -> Any:
+        return AskApproval("So?", artifacts=["none.txt"])
+
+    ended = run(flow)
+    assert (ended.status, ended.kinds.count("attempt_failed")) == ("dead", 2)
+    assert ended.task["error"]["type"] == "InvalidInput"
+    assert "'none.txt' is no artifact of this task" in ended.task["error"]["message"]
+    assert not Approval.objects.exists()

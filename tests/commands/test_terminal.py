@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from ledger import clock, registry, sql
+from ledger import artifacts, clock, registry, sql
 from ledger.events import Actor
 from ledger.models import ApiToken, Approval, Artifact, AuditEntry, Task
 from ledger.sql import Unit
 from ledger.tokens import find_token
-from ledger.transitions.asking import ask_approval
+from ledger.transitions.asking import ask_approval, describe_attached
 from ledger.transitions.submit import submit_task
 from ledger.workflows import AskApproval, Workflow
 from tests.commands.conftest import Manage
@@ -85,13 +85,14 @@ def test_a_bad_submit_is_one_line(
     assert not Task.objects.exists()
 
 
-def make_question(workflow: Workflow) -> Approval:
+def make_question(workflow: Workflow, **options: Any) -> Approval:
     """A task of somebody else's that waits for an answer."""
     submit_task(workflow=workflow, input={}, actor=Actor("token", "x"))
     held = sql.claim_task("h:1:b", [("default", "free", "1")], 60.0)
     assert held is not None
-    ask = AskApproval("Ship it?", body="Every detail.", send_back_to="first")
-    request = ask_approval(held, Unit("{}", None, 0, "first", 0), ask, workflow)
+    ask = AskApproval("Ship it?", body="Every detail.", send_back_to="first", **options)
+    attached = describe_attached(held.task_id, ask)
+    request = ask_approval(held, Unit("{}", None, 0, "first", 0), ask, workflow, attached)
     assert request is not None
     return request
 
@@ -116,6 +117,22 @@ def test_answer_decides_by_approval_or_by_task(db: None, free: Workflow) -> None
     assert Task.objects.get(pk=second.task_id).feedback["values"] == {"why": "thin"}
     with pytest.raises(CommandError, match="waits for one"):
         run("answer", str(second.task_id), "approve")
+
+
+def test_answer_shows_what_it_answers(
+    db: None, free: Workflow, settings: Any, tmp_path: Path
+) -> None:
+    settings.LONGWATCH_ARTIFACTS = str(tmp_path)
+    file = artifacts.store_upload(io.BytesIO(b"old"), "old.txt")
+    free.risk_floor = "medium"
+    request = make_question(free, diff=(file, file), proposal={"to": "Naxos"})
+    _, err = run("answer", str(request.pk), "approve")
+    assert "Ship it? (risk medium, set by the workflow's floor; task" in err
+    assert f"diff: old.txt, 3 bytes, artifact {file.pk}" in err
+    assert 'proposal: {"to":"Naxos"}' in err
+    request = make_question(free, risk="high", assignees=["user:3", "group:legal"])
+    with pytest.raises(CommandError, match="group:legal"):
+        run("answer", str(request.pk), "approve")
 
 
 def test_a_token_is_the_last_word_on_stdout(db: None) -> None:

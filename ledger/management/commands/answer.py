@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 
-from ledger import client, queries
+from ledger import canonical, client, queries
 from ledger.errors import NotFound
 from ledger.management.terminal import LedgerCommand, find_actor, read_object
 from ledger.models import Approval
@@ -32,9 +32,7 @@ class Command(LedgerCommand):
         """Decide; it takes effect at once."""
         request = _find_request(options["approval"])
         digest = options["digest"] or request.digest
-        self.hint(f"{request.subject} (risk {request.risk}, task {request.task_id})")
-        if request.body:
-            self.hint(request.body[:LONGEST_BODY])
+        self.show_request(request)
         values = read_object(options["values"], "--values") if options["values"] else None
         client.answer(
             request.pk,
@@ -45,6 +43,23 @@ class Command(LedgerCommand):
             comment=options["comment"],
         )
         self.stdout.write(queries.find_approval(request.pk).status)
+
+    def show_request(self, request: Approval) -> None:
+        """What is to be decided, in short; the page has all of it."""
+        by = "the workflow's floor" if request.risk_by == "workflow" else f"step {request.step}"
+        risk = f"risk {request.risk}, set by {by}"
+        self.hint(f"{request.subject} ({risk}; task {request.task_id})")
+        if request.body:
+            self.hint(request.body[:LONGEST_BODY])
+        shown = queries.show_approval(request)
+        for what in ("artifacts", "diff"):
+            for one in shown[what]:
+                self.hint(f"{what}: {one['name']}, {one['size']} bytes, artifact {one['id']}")
+        if request.proposal is not None:
+            proposal = canonical.dump_json(request.proposal)
+            self.hint(f"proposal: {proposal[:LONGEST_BODY]}")
+        if shown["assignees"]:
+            self.hint(f"for {', '.join(shown['assignees'])}")
 
 
 def _find_request(key: UUID) -> Approval:
