@@ -29,7 +29,7 @@ def hide_contents(row: Approval) -> Approval:
     """The row, to be shown and not stored, without what the caller is not to see."""
     if not sees_payload():
         row.body, row.comment = hide_text(row.body), hide_text(row.comment)
-        row.payload = row.form = row.proposal = row.values = None
+        row.payload = row.attached = row.form = row.proposal = row.values = None
     return row
 
 

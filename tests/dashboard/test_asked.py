@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import reverse
 
@@ -18,7 +19,7 @@ from dashboard import comparing
 from ledger import artifacts, clock, sweeper
 from ledger.errors import InvalidInput
 from ledger.events import Actor
-from ledger.models import Approval, Artifact
+from ledger.models import Approval, Artifact, Reach
 from ledger.outcomes import AskApproval
 from ledger.transitions import approvals, asking
 from ledger.workflows import Workflow
@@ -129,6 +130,18 @@ def test_artifacts_are_listed_and_the_digest_is_of_their_content(
     other = put(three, ("report.md", "# Two"), ("table.csv", "a,b"), artifacts=[0, 1])
     plain = put(three)
     assert len({first.digest, other.digest, plain.digest}) == 3
+
+
+def test_who_sees_no_contents_sees_no_artifacts(
+    sign_in: Callable[..., Client], three: Workflow
+) -> None:
+    asked = put(three, ("salaries.csv", "a"), ("new.csv", "b"), artifacts=[0], diff=(0, 1))
+    blind = sign_in("approver", "blind")
+    Reach.objects.create(user=get_user_model().objects.get(username="blind"), payload=False)
+    text = read(blind, asked) + str(blind.get(f"/api/v1/approvals/{asked.pk}").json())
+    assert asked.subject in text
+    assert "salaries.csv" not in text
+    assert str(Artifact.objects.get(name="new.csv").pk) not in text
 
 
 @pytest.mark.django_db
