@@ -45,6 +45,12 @@ def explain_database_error(error: Exception) -> str:
     text = " ".join(clean_text(error, 300).split())
     if "no such table" in text or ("relation" in text and "does not exist" in text):
         return "The database has no ledger yet. Run `manage.py migrate`."
+    if "already exists" in text or "duplicate column" in text:
+        return (
+            f"The tables are of a version of Longwatch that this one does not know: {text}\n"
+            "Use that version, restore the backup taken before it, or take another database "
+            "(LONGWATCH_DATABASE_URL; without one, LONGWATCH_VAR)."
+        )
     return (
         f"The database does not answer: {text}\n"
         "Start it, or set LONGWATCH_DATABASE_URL; `manage.py doctor` looks closer."

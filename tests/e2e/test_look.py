@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from django.test import RequestFactory
+from django.views import defaults
 
 from ledger import artifacts, sql, states
 from ledger.models import Approval, Task
@@ -13,7 +15,7 @@ from ledger.transitions import holder
 from ledger.transitions.approvals import decide_approval
 from ledger.workflows import Workflow
 from tests.e2e.conftest import OpenPage
-from tests.factories import LEASE, OPERATOR, ask, claim, make_in, make_unit, submit
+from tests.factories import LEASE, OPERATOR, ask, claim, make_in, make_unit, spawn, submit
 
 pytestmark = pytest.mark.browser
 
@@ -87,13 +89,17 @@ def pages(three: Workflow) -> list[str]:
     decide_approval(answered.pk, decision="approve", actor=OPERATOR, digest=answered.digest,
                     comment=LONG, values={"a": f"{LONG}!", "c": 2}, undo_seconds=600)  # fmt: skip
     seq = Task.objects.get(pk=task.pk).outputs.get().seq
+    parent = submit(three, title=LONG[:200], priority=100)
+    spawn(claim(three), three, 3)
     of_task = f"/tasks/{task.id}/"
     return [
         "/", "/?range=7d", "/stalled/", "/stalled/?kind=lost", "/workers/", "/workflows/",
         "/workflows/three/", "/workflows/modernise/", "/legend/", "/tasks/",
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
-        f"{of_task}cancel/", "/approvals/", f"/approvals/{asked.id}/",
+        f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
+        f"{of_task}signal/", "/tasks/demo/", f"/tasks/{parent.id}/",
+        "/approvals/", f"/approvals/{asked.id}/",
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/",
         f"/tasks/?status=dead&lane=default&tag=nightly&stalled=yes&q={LONG}", "/nowhere/",
     ]  # fmt: skip
@@ -164,6 +170,23 @@ def test_axe_finds_nothing_where_people_sign_in(open_page: OpenPage, three: Work
         page.wait_for_selector("#wrong")
         faults["wrong password"] = find_faults(page)
     assert name_faults(faults) == {}
+
+
+def test_axe_finds_nothing_on_the_page_that_can_not_be_made(
+    open_page: OpenPage, three: Workflow
+) -> None:
+    body = defaults.server_error(RequestFactory().get("/")).content.decode()
+    with open_page("viewer") as page:
+        page.expected.add(500)
+        page.route("**/broken/", lambda route: route.fulfill(
+            status=500, content_type="text/html", body=body))  # fmt: skip
+        page.goto("/broken/")
+        page.get_by_role("heading", name="This page could not be made").wait_for()
+        style = "getComputedStyle(document.querySelector('.lbox')).display"
+        assert page.evaluate(style) == "grid"  # it found its stylesheet
+        assert find_faults(page) == []
+        page.set_viewport_size({"width": 320, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
 def test_no_page_is_wider_than_the_screen(open_page: OpenPage, pages: list[str]) -> None:

@@ -171,7 +171,10 @@ def test_axe_finds_nothing_in_any_dialog(open_page: OpenPage, three: Workflow) -
     plain = make_in(states.RUNNING, three)
     faults = {}
     with open_page("operator") as page:
-        for label in ("Retry now…", "Restart from step…", "Extend limit…", "Cancel…", "Stop now…"):
+        for label in (
+            "Retry now…", "Restart from step…", "Extend limit…", "Cancel…", "Stop now…",
+            "Change…", "Send signal…", "Copy from step…",
+        ):  # fmt: skip
             page.goto(f"/tasks/{running.id if label == 'Stop now…' else plain.id}/")
             page.get_by_role("button", name=label).click()
             page.wait_for_selector("#dialog[open]")
