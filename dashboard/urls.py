@@ -9,6 +9,7 @@ from dashboard.views import (
     artifacts,
     audit,
     demo,
+    handoff,
     history,
     legend,
     login,
@@ -40,6 +41,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("tasks/<uuid:task_id>/outputs/", history.show_outputs, name="outputs"),
     path("tasks/<uuid:task_id>/outputs/<int:seq>/", history.show_output, name="output"),
     path("tasks/<uuid:task_id>/events/", history.show_events, name="events"),
+    path("tasks/<uuid:task_id>/handoff/", handoff.show_handoff, name="handoff"),
     path("tasks/<uuid:task_id>/<slug:name>/", actions.act_on_task, name="act"),
     # approvals/
     path("approvals/", approvals.show_approvals, name="approvals"),

@@ -55,6 +55,7 @@ class Tunables:
     alert_days: float = 30.0  # how long what was told is kept
 
     input_bytes: int = 262_144
+    handoff_tokens: int = 4_000  # of four bytes each
     inline_output_bytes: int = 65_536
     inline_progress_bytes: int = 262_144
     upload_bytes: int = 1_073_741_824

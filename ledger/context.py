@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from uuid import UUID
 
-from ledger import artifacts, canonical, effects, limits, queries, scopes, secrets
+from ledger import artifacts, canonical, effects, handoff, limits, queries, scopes, secrets
 from ledger.conf import load, parse_money
 from ledger.deadlines import UnitStopped, holding_soft_stop
 from ledger.durability import insist_on, require_durable, write_blocking
@@ -24,6 +24,7 @@ from ledger.workspaces import Workspace
 
 if TYPE_CHECKING:
     from ledger.blobs import Source
+    from ledger.handoff import Sent
     from ledger.models import Artifact
     from ledger.sql import Claimed
     from ledger.workflows import Step, Workflow
@@ -206,6 +207,18 @@ class Context:
         between attempts. Raises LeaseLost, EffectConflict, and what the two raise.
         """
         return effects.do_once(self, name, fn, verify, args)
+
+    def handoff(self, tokens: int | None = None) -> Sent:
+        """What this unit must know of the work before it, within so many tokens (site's default):
+        `.markdown`, and `.data` as JSON. That it was told this is on record. Raises LeaseLost.
+        """
+        with self._write("handoff()"):
+            return insist_on(lambda: self._hand_off(tokens), self.check)
+
+    def _hand_off(self, tokens: int | None) -> Sent:
+        sent = handoff.build_handoff(self.task_id, tokens)
+        handoff.record_handoff(self._claimed, sent)
+        return sent
 
     def _begin_effect(self, name: str, args: Any) -> dict[str, Any]:
         given = secrets.mask_json(args)

@@ -232,6 +232,10 @@ class RemoteContext:
 
         return do_once(self, name, fn, verify, args)
 
+    def handoff(self, tokens: int | None = None) -> Any:
+        """See Context."""
+        return SimpleNamespace(**self._ask("handoff", tokens=tokens))
+
     def _begin_effect(self, name: str, args: Any) -> dict[str, Any]:
         from ledger import canonical
 

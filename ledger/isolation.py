@@ -144,6 +144,10 @@ def _answer(
             value = getattr(ctx, what)
         elif what in CALLS:
             value = getattr(ctx, what)(**given)
+        elif what == "handoff":
+            told = ctx.handoff(given["tokens"])
+            names = ("markdown", "data", "digest", "tokens")
+            value = {name: getattr(told, name) for name in names}
         elif what == "workspace":
             value = str(ctx.workspace)
         elif what == "save_artifact" and file is not None:

@@ -23,6 +23,7 @@ from ledger.models import (
     Blob,
     Effect,
     Event,
+    Handoff,
     Outbox,
     Signal,
     Spend,
@@ -78,6 +79,13 @@ class EffectAdmin(OfTask):
 
     list_display = ("id", "task_id", "name", "step", "turn", "round", "status", "tries", "late",
                     "begun_at", "done_at")  # fmt: skip
+
+
+@admin.register(Handoff)
+class HandoffAdmin(OfTask):
+    """What units were told of the work before them."""
+
+    list_display = ("id", "task_id", "step", "turn", "round", "fence", "digest", "at")
 
 
 @admin.register(Signal)

@@ -19,13 +19,14 @@ from ledger.models import (
     AuditEntry,
     Effect,
     Event,
+    Handoff,
     Signal,
     Spend,
     StepOutput,
     Task,
 )
 
-RECORDS = (StepOutput, Event, Spend, Effect, Signal, Approval, Artifact, AuditEntry)
+RECORDS = (StepOutput, Event, Spend, Effect, Handoff, Signal, Approval, Artifact, AuditEntry)
 
 _ERROR, _RESULT, _ANSWER = (
     show_field(Task._meta.get_field(name)) for name in ("error", "result", "answer")

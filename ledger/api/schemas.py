@@ -187,6 +187,16 @@ class EffectOut(BaseModel):
     done_at: dt.datetime | None
 
 
+class HandoffOut(BaseModel):
+    """What a unit is told; `digest` is the SHA-256 of the Markdown, `tokens` its bytes by four."""
+
+    task: UUID
+    digest: str
+    tokens: int
+    markdown: str
+    data: dict[str, Json]
+
+
 class ActorOut(BaseModel):
     """Who did it."""
 

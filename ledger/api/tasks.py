@@ -31,6 +31,7 @@ from ledger.api.schemas import (
     DeletedOut,
     EffectOut,
     EventOut,
+    HandoffOut,
     OutputOut,
     PageOut,
     SpendOut,
@@ -38,6 +39,7 @@ from ledger.api.schemas import (
     TaskOut,
 )
 from ledger.errors import InvalidInput
+from ledger.handoff import build_handoff
 from ledger.queries import DEFAULT_LIMIT, Page, TaskFilter
 from ledger.transitions import deleting, operators, outputs
 from ledger.transitions.effects import mark_effect
@@ -205,6 +207,15 @@ def list_effects(
     require_scope(request, READ)
     queries.read_revision(task_id)
     return queries.list_effects(task_id, limit=limit, cursor=cursor)
+
+
+@router.get("/{task_id}/handoff", response=HandoffOut)
+def show_handoff(request: HttpRequest, task_id: UUID, tokens: int | None = None) -> dict[str, Any]:
+    """What a unit is told of the work before it, as Markdown and as data, within a bound."""
+    require_scope(request, READ)
+    sent = build_handoff(task_id, tokens)
+    names = ("markdown", "data", "digest", "tokens")
+    return {"task": str(task_id), **{name: getattr(sent, name) for name in names}}
 
 
 @router.post("/{task_id}/effects/{effect_id}/mark", response=TaskOut)

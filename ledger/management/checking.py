@@ -18,7 +18,17 @@ from django.db import DatabaseError, IntegrityError, connection, transaction
 from ledger import clock, conf, sql
 from ledger.errors import LedgerError
 from ledger.events import Actor
-from ledger.models import Approval, ApprovalVote, Artifact, Effect, Event, Spend, StepOutput, Task
+from ledger.models import (
+    Approval,
+    ApprovalVote,
+    Artifact,
+    Effect,
+    Event,
+    Handoff,
+    Spend,
+    StepOutput,
+    Task,
+)
 from ledger.sql import Claimed, Unit
 from ledger.transitions.submit import submit_task
 from ledger.transitions.sweeps import reclaim_task
@@ -169,7 +179,7 @@ def delete_rows() -> None:
     ids = list(mine.values_list("pk", flat=True))
     with transaction.atomic():
         ApprovalVote.objects.filter(approval__task__in=ids).delete()
-        for table in (Approval, Artifact, Effect, Spend, Event, StepOutput):
+        for table in (Approval, Artifact, Effect, Handoff, Spend, Event, StepOutput):
             table.objects.filter(task__in=ids).delete()
         Task.objects.filter(pk__in=ids).delete()
 

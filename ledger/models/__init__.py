@@ -4,6 +4,7 @@ from ledger.models.alerts import AlertCondition, AlertDelivery, AlertRule, Outbo
 from ledger.models.approvals import Approval, ApprovalVote
 from ledger.models.artifacts import Artifact, Blob
 from ledger.models.effects import Effect
+from ledger.models.handoffs import Handoff
 from ledger.models.history import Event, Spend, StepOutput
 from ledger.models.mailbox import Signal
 from ledger.models.people import ApiToken, AuditEntry, Reach, Visit
@@ -22,6 +23,7 @@ __all__ = [
     "Blob",
     "Effect",
     "Event",
+    "Handoff",
     "Outbox",
     "Reach",
     "Signal",

@@ -19,6 +19,7 @@ from ledger.queries.fleet import (
     list_workflows,
     load_fleet,
 )
+from ledger.queries.handoffs import list_handoffs
 from ledger.queries.history import list_events, list_outputs, list_spend, live_output
 from ledger.queries.overview import (
     Ended,
@@ -134,6 +135,7 @@ __all__ = [
     "list_failures",
     "list_family",
     "list_from",
+    "list_handoffs",
     "list_kinds",
     "list_latest_events",
     "list_latest_outputs",

@@ -18,6 +18,7 @@ from ledger.models import (
     Blob,
     Effect,
     Event,
+    Handoff,
     Outbox,
     Reach,
     Signal,
@@ -71,6 +72,8 @@ def full(flow: Workflow) -> Task:
     Artifact.objects.create(task=task, name=HOSTILE, media_type="text/html", blob=blob,
                             created_at=now, created_by=OWNER)  # fmt: skip
     Effect.objects.filter(pk=make_effect(task, HOSTILE[:100]).pk).update(args=HOSTILE)
+    Handoff.objects.create(task=task, step="<step>", turn=0, round=0, fence=1, digest="<digest>",
+                           text=HOSTILE * 500, at=now)  # fmt: skip
     AuditEntry.objects.create(at=now, actor="<actor>", action="<do>", target=HOSTILE[:200],
                               task=task.pk, before={"a": HOSTILE}, reason=HOSTILE)  # fmt: skip
     Worker.objects.create(owner="<worker>", host="<host>", pid=1, started_at=now, seen_at=now)

@@ -323,3 +323,12 @@ def test_the_demo_is_deleted_and_the_rest_says_why_it_stays(
     assert answer == {"deleted": [str(done.pk)], "kept": [{"id": str(busy.pk), "why": why}]}
     api.get(f"/tasks/{done.pk}").expect_problem(404, "task_not_found")
     api.post(f"/tasks/{done.pk}/retry").expect_problem(404, "task_not_found")
+
+
+def test_the_hand_off_is_read(api: Api, task: dict[str, Any]) -> None:
+    sent = api.get(f"/tasks/{task['id']}/handoff").expect(200)
+    assert sent["markdown"].startswith("# ")
+    assert (sent["data"]["task"], sent["data"]["bound"]) == (task["id"], 4000)
+    less = api.get(f"/tasks/{task['id']}/handoff", tokens=2000).expect(200)
+    assert (less["data"]["bound"], less["digest"]) == (2000, sent["digest"])
+    assert api.get(f"/tasks/{task['id']}/handoff", tokens=1).expect(422)["field"] == "tokens"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from django.core.management import CommandError
 from django.test import override_settings
 
 from ledger import blobs
+from ledger.handoff import build_handoff
 from ledger.management.commands.task import PLAIN
 from ledger.models import Event, Task
 from ledger.transitions.deleting import DEMO
@@ -136,3 +138,12 @@ def test_collect_says_what_it_removed(db: None, tmp_path: Path) -> None:
         assert not path.exists()
     with pytest.raises(CommandError, match="--hours takes"):
         run("collect", "--hours", "-1")
+
+
+def test_the_hand_off_is_printed(flow: Workflow) -> None:
+    task = submit(flow, title="Bees")
+    out, _ = run("handoff", str(task.pk))
+    assert out == build_handoff(task.pk).markdown
+    assert out.startswith("# Bees\n")
+    data, _ = run("handoff", str(task.pk), "--json", "--tokens", "2000")
+    assert json.loads(data) == build_handoff(task.pk, 2_000).data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime as dt
+import hashlib
 import os
 import re
 import subprocess
@@ -241,3 +242,14 @@ def spawn(ctx: Any) -> Any:
 def gather(ctx: Any) -> Any:
     """What the children heard."""
     return {"all": [one["result"]["heard"] for one in ctx.children]}
+
+
+told_alone = Workflow("told-alone")
+
+
+@told_alone.step(name="read", isolate=True)
+def read_handoff(ctx: Any) -> Any:
+    """What it is told is what the worker's own ctx says."""
+    sent = ctx.handoff(tokens=2_000)
+    same = hashlib.sha256(sent.markdown.encode()).hexdigest() == sent.digest
+    return {"key": sent.data["objective"][0]["key"], "same": same}
