@@ -118,11 +118,16 @@ def _decide(
     act_on(request, task, now, "apply_decision")
 
 
+@audit_refusal("approval_undone", "approval")
 def undo_decision(approval_id: UUID | str, *, actor: Actor) -> None:
-    """waiting (decided) -> waiting (approval): only before the decision takes effect."""
+    """waiting (decided) -> waiting (approval): only before the decision takes effect.
+
+    By anybody who may answer. Raises ApprovalClosed, NotAllowed, NotFound.
+    """
     request = find_request(approval_id)
     with lock_task(request.task_id) as (task, now):
         request = Approval.objects.select_for_update().get(pk=request.pk)
+        _check_person(request, task, actor)
         late = request.applied_at is not None or task.available_at <= now
         if task.status_reason != states.DECIDED or late or request.status == kinds.VOID:
             raise ApprovalClosed(request.status, request.decided_by)
@@ -175,14 +180,7 @@ def _check_answer(
         raise InvalidInput("decision", "this request can't be sent back; approve or reject it")
     if digest != request.digest:
         raise DigestMismatch
-    if not is_assigned(str(actor), request.assignees):
-        names = ", ".join(request.assignees or ())
-        raise NotAllowed(f"This question is for {names}; ask one of them.")
-    if not request.self_approval and str(actor) == find_submitter(task):
-        raise NotAllowed(
-            "Nobody answers for what they submitted themselves; another person or token may, "
-            "or the workflow says self_approval=True."
-        )
+    _check_person(request, task, actor)
     if ApprovalVote.objects.filter(
         approval=request, by=str(actor), voided_at__isnull=True
     ).exists():
@@ -198,3 +196,15 @@ def _check_answer(
         # Without values the proposal stands, so it has to fit as well.
         for path, why in list_misfits(request.form, request.proposal if values is None else values):
             raise InvalidInput(".".join(["values", *(str(part) for part in path)]), why)
+
+
+def _check_person(request: Approval, task: Task, actor: Actor) -> None:
+    """Raise NotAllowed for somebody whom the question is not for."""
+    if not is_assigned(str(actor), request.assignees):
+        names = ", ".join(request.assignees or ())
+        raise NotAllowed(f"This question is for {names}; ask one of them.")
+    if not request.self_approval and str(actor) == find_submitter(task):
+        raise NotAllowed(
+            "Nobody answers for what they submitted themselves; another person or token may, "
+            "or the workflow says self_approval=True."
+        )

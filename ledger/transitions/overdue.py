@@ -10,6 +10,7 @@ from ledger.errors import NotFound
 from ledger.events import SYSTEM, record_event
 from ledger.models import Approval, ApprovalVote, Task
 from ledger.models import approvals as kinds
+from ledger.queries.seen import see_approvals
 from ledger.transitions.moves import lock_if_free, move_task, update_row
 from ledger.transitions.verdicts import act_on
 
@@ -104,8 +105,8 @@ def find_reminder(request: Approval, since: dt.datetime, now: dt.datetime) -> dt
 
 
 def find_request(approval_id: UUID | str) -> Approval:
-    """The row of a question. Raises NotFound."""
-    request = Approval.objects.filter(pk=approval_id).first()
+    """The row of a question that exists for the caller. Raises NotFound."""
+    request = see_approvals().filter(pk=approval_id).first()
     if request is None:
         raise NotFound("approval", approval_id)
     return request

@@ -114,7 +114,8 @@ def test_what_is_in_another_lane_is_not_found(flow: Workflow) -> None:
         night.post(f"/tasks/{theirs.pk}/{action}", body).expect_problem(404, "task_not_found")
     asked = theirs.approvals.get()
     body = {"decision": "approve", "digest": asked.digest}
-    night.post(f"/approvals/{asked.pk}/answer", body).expect(404)
+    refusal = night.post(f"/approvals/{asked.pk}/answer", body).expect_problem(404, "not_found")
+    assert str(theirs.pk) not in refusal["detail"], "nor is its task known by it"
     theirs.refresh_from_db()
     assert (theirs.status, theirs.events.filter(actor__startswith="token").count()) == (
         "waiting",

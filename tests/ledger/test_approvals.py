@@ -217,6 +217,21 @@ def test_a_decision_acts_when_nobody_can_undo_it_any_more(
     assert claim(flow).step_name == "b"
 
 
+@pytest.mark.parametrize("options", [{}, {"assignees": ["user:7"]}])
+def test_who_may_not_answer_may_not_undo(options: dict[str, Any], flow: Workflow) -> None:
+    submit(flow)
+    asked = ask(claim(flow), flow, **options)
+    by = Actor("user", "7")
+    give = {"digest": asked.digest, "undo_seconds": 8.0}
+    approvals.decide_approval(asked.pk, decision="reject", actor=by, **give)
+    for stranger in (CLIENT, SECOND) if options else (CLIENT,):
+        with pytest.raises(NotAllowed):
+            approvals.undo_decision(asked.pk, actor=stranger)
+    asked.refresh_from_db()
+    assert asked.status == "rejected"
+    approvals.undo_decision(asked.pk, actor=by)
+
+
 def test_a_decision_is_undone_with_its_votes(request_: Approval, flow: Workflow) -> None:
     answer(request_, "reject", undo_seconds=8)
     approvals.undo_decision(request_.pk, actor=SECOND)

@@ -25,7 +25,7 @@ from ledger.transitions import approvals, holder, operators, overdue
 from ledger.workflows import Workflow, registered
 from tests.crash.cluster_kit import wait_for
 from tests.factories import LEASE, OPERATOR, OWNER, ask, claim, make_unit, make_workflow, submit
-from tests.ledger.stages import APPROVER
+from tests.ledger.stages import APPROVER, decide, run_out
 from tests.ledger.test_races import check_all
 from tests.ledger.threads import PATIENCE, Crew, count_wins
 
@@ -239,4 +239,53 @@ def test_an_answer_never_reaches_the_question_that_came_after(
         assert (second.status, second.votes.count()) == ("open", 0)
         assert first.votes.count() == 1
         operators.cancel_task(second.task_id, actor=OPERATOR)
+    check_all()
+
+
+def test_a_limit_is_extended_by_one_of_answer_and_operator(flow: Workflow, together: Crew) -> None:
+    """Or the task is cancelled; its question is closed once, and it goes on once."""
+    for number in range(TRIALS):
+        task = submit(flow)
+        request = run_out(claim(flow), flow)
+        yes, extended, *_ = together(
+            partial(decide, request, values={"units": 50}),
+            partial(
+                operators.extend_limits, task.pk, limits_given={"units": 70}, actor=OPERATOR
+            ),
+            *[partial(operators.cancel_task, task.pk, actor=OPERATOR)] * (number % 2),
+        )  # fmt: skip
+        task.refresh_from_db()
+        request.refresh_from_db()
+        closed = task.events.filter(kind__in=CLOSINGS, data__approval=str(request.pk))
+        assert closed.count() == 1
+        assert isinstance(yes, LedgerError) == (request.status == "void")
+        assert task.events.filter(kind="promoted").count() <= 1
+        if task.status != states.CANCELLED:
+            assert (task.status, extended) == ("queued", None)
+            assert task.limit_units == 70 or request.status == "approved"
+            operators.cancel_task(task.pk, actor=OPERATOR)
+    check_all()
+
+
+def test_in_the_instant_in_which_others_are_asked_the_first_ones_are_in_time_or_refused(
+    flow: Workflow, together: Crew
+) -> None:
+    dice = random.Random(7)
+    for _ in range(TRIALS):
+        people = {"assignees": [str(APPROVER)], "escalate": [(str(OTHER_PERSON), 600.0)]}
+        request = put(flow, **people)
+        ends = clock.read() + dt.timedelta(milliseconds=dice.uniform(1, 9))
+        Approval.objects.filter(pk=request.pk).update(expires_at=ends)
+        first, other, _ = together(
+            partial(answer, request, "approve"),
+            partial(answer, request, "reject", OTHER_PERSON),
+            partial(overdue.expire_approval, request.pk),
+        )
+        request.refresh_from_db()
+        decided = request.status != "open"
+        assert count_wins([first, other]) == decided
+        if decided:
+            by = APPROVER if request.status == "approved" else OTHER_PERSON
+            assert (request.decided_by, request.level) == (str(by), int(by is OTHER_PERSON))
+        operators.cancel_task(request.task_id, actor=OPERATOR)
     check_all()
