@@ -14,7 +14,7 @@ from django.db.models.functions import Coalesce
 
 from ledger import auditing, clock, outbox, sql
 from ledger.alerts import kinds, webhook
-from ledger.calls import read_call
+from ledger.calls import read_call, sees_lane
 from ledger.errors import InvalidInput, NotFound
 from ledger.events import Actor
 from ledger.models import AlertDelivery, AlertRule
@@ -26,9 +26,10 @@ OLD_SECRET_HOURS: Final = 24
 MAX_ADDRESSES: Final = 20
 
 LOCAL_SCHEMES: Final = frozenset(
-    ["dbus", "file", "gio", "glib", "gnome", "kde", "macosx", "qt", "syslog", "windows"]
+    "blink1 dbus file gio glib gnome kde macosx qt rsyslog syslog windows".split()
 )
-"""Services of apprise that act on the machine of the workers."""
+"""Services of apprise that act on the machine of the workers, or (rsyslog) look a name up where
+`addresses.guard_lookups` does not see it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,6 +57,10 @@ class RuleDraft:
         for field in ("workflow", "lane", "tag"):
             if len(getattr(self, field)) > 100 or "\0" in getattr(self, field):
                 raise InvalidInput(field, "takes at most 100 characters")
+        if not sees_lane(self.lane):
+            raise InvalidInput(
+                "lane", f"takes one of: {', '.join(sorted(read_call().lanes or ()))}"
+            )
         if self.risk and self.risk not in kinds.RISKS:
             raise InvalidInput("risk", f"takes one of {', '.join(kinds.RISKS)}")
         if not 1 <= self.percent <= 100:

@@ -10,6 +10,8 @@ from django.core.exceptions import ImproperlyConfigured
 from harness_site import env
 from ledger import clock, states
 from ledger.alerts import messages, routing, rules
+from ledger.alerts.rules import RuleDraft
+from ledger.calls import Call, answer_call
 from ledger.errors import InvalidInput
 from ledger.models import AlertDelivery, AuditEntry, Outbox
 from ledger.models.alerts import DEAD
@@ -116,6 +118,7 @@ def test_apprise_reaches_no_private_address_either(
      ("email", "", {}, "target"), ("email", ",".join(["a@b.example"] * 21), {}, "target"),
      ("webhook", "ftp://a/", {}, "target"), ("webhook", "x" * 2001, {}, "target"),
      ("apprise", "nothing://x", {}, "target"), ("apprise", "syslog://", {}, "target"),
+     ("apprise", "rsyslog://127.0.0.1:514", {}, "target"),
      ("fax", "1", {}, "channel"), ("email", "a@b.example", {"percent": 0}, "percent"),
      ("email", "a@b.example", {"minutes": 0}, "minutes"),
      ("email", "a@b.example", {"risk": "none"}, "risk"),
@@ -147,3 +150,17 @@ def test_without_a_mail_server_mails_go_to_the_log() -> None:
     with pytest.raises(ImproperlyConfigured, match="LONGWATCH_EMAIL_URL") as raised:
         env.parse_email("http://ann:hunter2@x")
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("lane", ["", "day"])
+def test_who_is_limited_to_lanes_is_told_of_these_alone(db: None, lane: str) -> None:
+    own = make_rule("a@b.example", channel="email", lane="night")
+    with answer_call(Call(lanes=frozenset({"night"}))):
+        with pytest.raises(InvalidInput, match="^lane: takes one of: night$"):
+            make_rule("a@b.example", channel="email", lane=lane)
+        draft = RuleDraft("n", ["dead"], "email", "a@b.example", lane=lane)
+        with pytest.raises(InvalidInput, match="^lane: "):
+            rules.edit_rule(own.pk, draft, OPERATOR)
+        make_rule("a@b.example", channel="email", lane="night")
+    own.refresh_from_db()
+    assert own.lane == "night"
