@@ -156,10 +156,10 @@ def test_without_a_mail_server_mails_go_to_the_log() -> None:
 def test_who_is_limited_to_lanes_is_told_of_these_alone(db: None, lane: str) -> None:
     own = make_rule("a@b.example", channel="email", lane="night")
     with answer_call(Call(lanes=frozenset({"night"}))):
-        with pytest.raises(InvalidInput, match="^lane: takes one of: night$"):
+        with pytest.raises(InvalidInput, match="lane: takes one of: night"):
             make_rule("a@b.example", channel="email", lane=lane)
         draft = RuleDraft("n", ["dead"], "email", "a@b.example", lane=lane)
-        with pytest.raises(InvalidInput, match="^lane: "):
+        with pytest.raises(InvalidInput, match="lane: takes"):
             rules.edit_rule(own.pk, draft, OPERATOR)
         make_rule("a@b.example", channel="email", lane="night")
     own.refresh_from_db()
