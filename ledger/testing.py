@@ -46,7 +46,8 @@ LOST = "lost"
 """A fault: the worker is lost after the step has run and before its output is stored."""
 
 EXPIRE = "expire"
-"""An answer, or a signal: nobody answers until the question expires, and no signal comes."""
+"""An answer, or a signal: nobody answers until the question's time is over (the next people are
+asked then, if it names any), and no signal comes."""
 
 MAX_ROUNDS = 10_000
 
