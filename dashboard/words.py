@@ -51,6 +51,7 @@ REASONS = {
     states.APPROVAL_REJECTED: "the request was rejected",
     states.SIGNAL_EXPIRED: "the signal did not come in time",
     states.APPROVAL: "for a person's answer",
+    states.BUDGET: "for its parent's budget",
     states.DECIDED: "answered, takes effect in a moment",
     states.SIGNAL: "for a signal",
     states.CHILDREN: "for its children",

@@ -17,6 +17,7 @@ from ledger.conf import load, parse_money
 from ledger.deadlines import UnitStopped, holding_soft_stop
 from ledger.durability import insist_on, require_durable, write_blocking
 from ledger.errors import LimitReached
+from ledger.holds import Hold
 from ledger.steplog import StepLog
 from ledger.transitions import holder
 from ledger.transitions.effects import begin_effect, finish_effect
@@ -166,29 +167,57 @@ class Context:
         The same `key` (a provider's request id) counts once a task. Raises LimitReached, after
         recording, when the task's limit is passed.
         """
-        self._spends += 1
+        given = {"tokens_in": tokens_in, "tokens_out": tokens_out, "cost": cost, "note": note}
+        self._spend(given | {"key": self._make_key() if key is None else key}, own=key is None)
+
+    def _make_key(self) -> str:
         # Not the idempotency key: each attempt spends anew.
-        own_key = f"{self.step}:{self.turn}:{self._claimed.fence}:{self._spends}"
+        self._spends += 1
+        return f"{self.step}:{self.turn}:{self._claimed.fence}:{self._spends}"
+
+    def _spend(self, given: dict[str, Any], own: bool, reservation: str = "") -> None:
+        amount = (given["tokens_in"] + given["tokens_out"], given["cost"])
+        given = given | {"note": secrets.mask_text(given["note"]), "reservation": reservation}
 
         def record() -> None:
             try:
-                new = limits.record_spend(
-                    self._claimed,
-                    key=own_key if key is None else key,
-                    tokens_in=tokens_in,
-                    tokens_out=tokens_out,
-                    cost=cost,
-                    note=secrets.mask_text(note),
-                )
+                new = limits.record_spend(self._claimed, **given)
             except LimitReached:  # it is recorded all the same
-                self._count_spend(tokens_in + tokens_out, cost)
+                self._count_spend(*amount)
                 raise
-            if new or key is None:  # an own key that is there already: the answer was lost
-                self._count_spend(tokens_in + tokens_out, cost)
+            if new or own:  # an own key that is there already: the answer was lost
+                self._count_spend(*amount)
 
         # Nothing ends it before it is on record: what was paid is paid, lease or no lease.
         with self._write("spend()"), holding_soft_stop():
             insist_on(record, lambda: None)
+
+    def reserve(
+        self, *, cost: Decimal | str | int = 0, tokens: int = 0, key: str | None = None
+    ) -> Hold:
+        """Announce what a call may cost, before it is made; `settle` on the hold records what it
+        did cost, and as a context manager it is released when it was not.
+
+        Raises LimitReached, with nothing spent, when what is used and reserved leaves too little of
+        a limit. An attempt that is lost leaves its hold reserved, of unknown outcome; the next one
+        takes over what it reserves by the same `key`. Raises LeaseLost.
+        """
+        return Hold(self, self._reserve(cost, tokens, key))
+
+    def _reserve(self, cost: Decimal | str | int, tokens: int, key: str | None) -> str:
+        key = key or self._make_key()
+        with self._write("reserve()"):
+            return insist_on(
+                lambda: limits.reserve_amount(self._claimed, key=key, tokens=tokens, cost=cost),
+                self.check,
+            )
+
+    def _settle_hold(self, hold: str, given: dict[str, Any]) -> None:
+        self._spend(given, own=given["key"] == f"hold:{hold}", reservation=hold)
+
+    def _release_hold(self, hold: str) -> None:
+        with self._write("reserve()"):
+            insist_on(lambda: limits.release_reservation(self._claimed, hold), self.check)
 
     def once(
         self,

@@ -199,9 +199,15 @@ class LimitReached(LedgerError):
     code = "limit_reached"
     status = 409
 
-    def __init__(self, reason: str, message: str, least: int = 0) -> None:
+    def __init__(
+        self, reason: str, message: str, least: int = 0, owner: str = "", amount: int = 0
+    ) -> None:
         super().__init__(message)
         self.reason = reason
+        self.owner = owner
+        """The id of the task above whose limit it is; empty for the task's own."""
+        self.amount = amount
+        """What was to be reserved."""
         self.least = least
         """The limit that what was refused would have needed, as its column holds it."""
 

@@ -27,6 +27,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 from uuid import UUID
 
+from ledger.holds import Hold
 from ledger.wire import Wire, encode_outcome
 
 if TYPE_CHECKING:
@@ -247,6 +248,19 @@ class RemoteContext:
 
         canonical.check_json(result, f"the result of effect {name}")
         return self._ask("_finish_effect", name=name, result=result)
+
+    def reserve(
+        self, *, cost: Decimal | str | int = 0, tokens: int = 0, key: str | None = None
+    ) -> Hold:
+        """See Context."""
+        told = cost if isinstance(cost, float) else str(cost)
+        return Hold(self, str(self._ask("_reserve", cost=told, tokens=tokens, key=key)))
+
+    def _settle_hold(self, hold: str, given: dict[str, Any]) -> None:
+        self._ask("_settle_hold", hold=hold, given=given)
+
+    def _release_hold(self, hold: str) -> None:
+        self._ask("_release_hold", hold=hold)
 
     def save_artifact(
         self, name: str, source: Source, media_type: str | None = None

@@ -41,6 +41,9 @@ CALLS: Final = frozenset(
         "check",
         "_begin_effect",
         "_finish_effect",
+        "_reserve",
+        "_settle_hold",
+        "_release_hold",
     }
 )
 """What it may have of `ctx` by a plain call."""

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import itertools
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Protocol
+from uuid import UUID
 
 from django.db import IntegrityError
 from django.db.models import F
 
 from ledger import bounds, clock, conf, sql, states
 from ledger.canonical import clean_text
-from ledger.errors import InvalidInput, LimitReached, TaskNotFound
-from ledger.models import Spend, Task
+from ledger.errors import InvalidInput, LeaseLost, LimitReached, TaskNotFound
+from ledger.models import Reservation, Spend, Task
 
 NAMES = ("units", "tokens", "cost", "wall", "deadline_at")
+_SHARED = (
+    "parent_id", "status", "limit_tokens", "limit_cost", "limit_units", "used_tokens_in",
+    "used_tokens_out", "used_cost", "used_units", "reserved_tokens", "reserved_cost",
+)  # fmt: skip
 _LARGEST = 2**53
 """Counts stay exact in every JSON reader, browsers included."""
 
@@ -38,8 +44,11 @@ def find_exhausted(task: Used) -> str | None:
 
     A limit of 0 tokens or money forbids spending, not running.
     """
-    if task.used_units >= task.limit_units:
-        return states.LIMIT_UNITS
+    return states.LIMIT_UNITS if task.used_units >= task.limit_units else find_spent(task)
+
+
+def find_spent(task: Used) -> str | None:
+    """The same of the two limits that children share: tokens and money."""
     if task.used_tokens_in + task.used_tokens_out >= max(task.limit_tokens, 1):
         return states.LIMIT_TOKENS
     if task.used_cost >= max(task.limit_cost, 1):
@@ -131,7 +140,7 @@ def _read_one(name: str, value: Any) -> Any:
     return value
 
 
-def _fit_key(key: str) -> str:
+def fit_key(key: str) -> str:
     """A key as it is stored: a long one by its digest, since cutting would make two keys one."""
     text = clean_text(key)
     return text if len(text) <= 200 else hashlib.sha256(key.encode(errors="replace")).hexdigest()
@@ -158,6 +167,73 @@ def describe_used(task: Task) -> dict[str, Any]:
     }
 
 
+def lock_line(task_id: UUID) -> list[Task]:
+    """The task, its parent and so on up, all locked, in that order: one budget counts in all.
+
+    Of a task without a parent that is the one row. Raises TaskNotFound.
+    """
+    line: list[Task] = []
+    above: UUID | None = task_id
+    while above is not None:
+        query = Task.objects.select_for_update().defer("input", "progress", "feedback", "result")
+        task = query.filter(pk=above).first()
+        if task is None:
+            raise TaskNotFound(task_id)
+        line.append(task)
+        above = task.parent_id
+    return line
+
+
+def change_sums(line: list[Task], **changes: int) -> None:
+    """Add to `used_*` and `reserved_*` of every locked task of the line, in row and object."""
+    changes = {name: change for name, change in changes.items() if change}
+    for task in line:
+        # No revision: what a person decides on is not changed by it.
+        Task.objects.filter(pk=task.pk).update(
+            beat=F("beat") + 1, **{name: F(name) + change for name, change in changes.items()}
+        )
+        for name, change in changes.items():
+            setattr(task, name, getattr(task, name) + change)
+
+
+def check_sums(line: list[Task], tokens: int = 0, cost: int = 0, *, reserved: bool = False) -> None:
+    """Raise LimitReached if so much more passes a limit of a task of the line, its own first.
+
+    With `reserved`, what is announced for other calls counts as used.
+    """
+    for task in line:
+        owner = "" if task is line[0] else str(task.pk)
+        whose = f" of the parent task {owner}, which its children share," if owner else ""
+        used = task.used_tokens_in + task.used_tokens_out + tokens
+        used += task.reserved_tokens if reserved else 0
+        if used > task.limit_tokens:
+            text = f"The limit of {task.limit_tokens} tokens{whose} is passed."
+            least = used if reserved else 0
+            raise LimitReached(states.LIMIT_TOKENS, text, least, owner, tokens)
+        used = task.used_cost + cost + (task.reserved_cost if reserved else 0)
+        if used > task.limit_cost:
+            text = f"The cost limit of {conf.format_money(task.limit_cost)}{whose} is passed."
+            least = used if reserved else 0
+            raise LimitReached(states.LIMIT_COST, text, least, owner, cost)
+
+
+def close_reservation(line: list[Task], key: str, status: str, fence: int | None = None) -> None:
+    """Open -> settled or released, once; its amount is reserved no longer in the line's tasks.
+
+    With `fence`, only a reservation that is still of that attempt.
+    """
+    found = Reservation.objects.filter(task=line[0], key=key, status="open")
+    row = (found if fence is None else found.filter(fence=fence)).first()
+    if row is not None:
+        Reservation.objects.filter(pk=row.pk).update(status=status)
+        change_sums(line, reserved_tokens=-row.tokens, reserved_cost=-row.cost)
+
+
+def describe_reserved(task: Task) -> dict[str, Any]:
+    """What is announced for calls that are not settled, as the API shows it."""
+    return {"tokens": task.reserved_tokens, "cost": conf.format_money(task.reserved_cost)}
+
+
 def record_spend(
     held: sql.Claimed,
     *,
@@ -166,53 +242,107 @@ def record_spend(
     tokens_out: int = 0,
     cost: Decimal | str | int = 0,
     note: str = "",
+    reservation: str = "",
 ) -> bool:
     """Record an amount that the attempt spent, once per `key`; False when it was recorded before.
 
-    The one write that a stale holder may make: the money is gone whoever holds the task, so
-    neither fence nor status is part of the guard; a stale amount is marked. Raises LimitReached,
-    after recording, when a limit of tokens or money is passed.
+    It is its parent's too, and so on up. The one write that a stale holder may make: the money is
+    gone whoever holds the task, so neither fence nor status is part of the guard; a stale amount is
+    marked. Settles `reservation` (a key) in the same commit. Raises LimitReached, after recording,
+    when a limit of tokens or money is passed.
     """
-    nano = conf.parse_money(cost)
-    for name, count in (("tokens_in", tokens_in), ("tokens_out", tokens_out)):
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _LARGEST:
-            raise ValueError(f"{name}: {count!r} is no count (0 to {_LARGEST})")
+    amounts = {"tokens_in": tokens_in, "tokens_out": tokens_out, "cost": conf.parse_money(cost)}
+    for name in ("tokens_in", "tokens_out"):
+        check_amount(name, amounts[name])
     try:
         with sql.atomic():
             # The row is locked before the insert: same order as every other writer, and the
             # sum and the amounts can't part.
-            task = Task.objects.select_for_update().filter(pk=held.task_id).first()
-            if task is None:
-                raise TaskNotFound(held.task_id)
-            Spend.objects.create(
-                task_id=held.task_id,
-                key=_fit_key(key),
-                at=clock.now(),
-                fence=held.fence,
-                step=held.step_name,
-                turn=held.turn,
-                tokens_in=tokens_in,
-                tokens_out=tokens_out,
-                cost=nano,
-                note=clean_text(note, 500),
-                stale=task.fence != held.fence or task.lease_owner != held.owner,
-            )
-            Task.objects.filter(pk=held.task_id).update(
-                used_tokens_in=F("used_tokens_in") + tokens_in,
-                used_tokens_out=F("used_tokens_out") + tokens_out,
-                used_cost=F("used_cost") + nano,
-                beat=F("beat") + 1,  # no revision: what a person decides on is not changed by it
-            )
+            line = lock_line(held.task_id)
+            task, now = line[0], clock.now()
+            stale = task.fence != held.fence or task.lease_owner != held.owner
+            row = Spend.objects.create(
+                task=task, key=fit_key(key), at=now, fence=held.fence, step=held.step_name,
+                turn=held.turn, note=clean_text(note, 500), stale=stale, **amounts,
+            )  # fmt: skip
+            for child, parent in itertools.pairwise(line):
+                row = Spend.objects.create(
+                    task=parent, key=f"child:{child.pk}:s{row.pk}", at=now, fence=parent.fence,
+                    step=parent.step_name, turn=parent.turn,
+                    note=f"child task {child.title or child.workflow}"[:500], **amounts,
+                )  # fmt: skip
+            change_sums(line, **{f"used_{name}": amount for name, amount in amounts.items()})
+            if reservation:
+                close_reservation(line, reservation, "settled")
     except IntegrityError:
+        if reservation:
+            with sql.atomic():
+                close_reservation(lock_line(held.task_id), reservation, "settled")
         return False
-    held.used_tokens_in = task.used_tokens_in + tokens_in
-    held.used_tokens_out = task.used_tokens_out + tokens_out
-    held.used_cost = task.used_cost + nano
-    if held.used_tokens_in + held.used_tokens_out > task.limit_tokens:
-        raise LimitReached(
-            states.LIMIT_TOKENS, f"The limit of {task.limit_tokens} tokens is passed."
-        )
-    if held.used_cost > task.limit_cost:
-        limit = conf.format_money(task.limit_cost)
-        raise LimitReached(states.LIMIT_COST, f"The cost limit of {limit} is passed.")
+    held.used_tokens_in, held.used_tokens_out = task.used_tokens_in, task.used_tokens_out
+    held.used_cost = task.used_cost
+    check_sums(line)
     return True
+
+
+def reserve_amount(
+    held: sql.Claimed, *, key: str, tokens: int = 0, cost: Decimal | str | int = 0
+) -> str:
+    """Announce what a call may cost, before it is made; the key that settles or releases it.
+
+    An open reservation of the same key is taken over as it is, also from a lost attempt; one that
+    was settled reserves nothing more. Raises LimitReached when what is used and reserved leaves too
+    little of a limit, the task's own or one above, and LeaseLost.
+    """
+    check_amount("tokens", tokens)
+    nano, key = conf.parse_money(cost), fit_key(key)
+    with sql.atomic():
+        line = lock_line(held.task_id)
+        task = line[0]
+        if (task.status, task.fence, task.lease_owner) != (states.RUNNING, held.fence, held.owner):
+            raise LeaseLost(held.task_id, held.fence, "reservation")
+        known = Reservation.objects.filter(task=task, key=key).first()
+        if known is not None and known.status != "released":
+            Reservation.objects.filter(pk=known.pk).update(fence=held.fence)
+            return key
+        check_sums(line, tokens, nano, reserved=True)
+        facts = {"at": clock.now(), "fence": held.fence, "step": held.step_name, "turn": held.turn,
+                 "tokens": tokens, "cost": nano, "status": "open"}  # fmt: skip
+        if known is None:
+            Reservation.objects.create(task=task, key=key, **facts)
+        else:
+            Reservation.objects.filter(pk=known.pk).update(**facts)
+        change_sums(line, reserved_tokens=tokens, reserved_cost=nano)
+        return key
+
+
+def release_reservation(held: sql.Claimed, key: str) -> None:
+    """The call was not made: nothing is reserved for it. No effect once settled or taken over."""
+    with sql.atomic():
+        close_reservation(lock_line(held.task_id), key, "released", held.fence)
+
+
+def check_amount(name: str, count: Any) -> None:
+    """Raise ValueError unless `count` is a count of tokens."""
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _LARGEST:
+        raise ValueError(f"{name}: {count!r} is no count (0 to {_LARGEST})")
+
+
+def find_shortage(
+    task_id: UUID | None, tokens: int = 0, cost: int = 0
+) -> tuple[Task, LimitReached] | None:
+    """The first of a task and those above it whose tokens or money leave no room, or too little for
+    a reservation of so much; None if all have some. Read without locks."""
+    while task_id is not None:
+        task = Task.objects.only(*_SHARED).filter(pk=task_id).first()
+        if task is None:
+            return None
+        if reason := find_spent(task):
+            return task, LimitReached(reason, describe_reason(reason))
+        try:
+            if tokens or cost:
+                check_sums([task], tokens, cost, reserved=True)
+        except LimitReached as error:
+            return task, error
+        task_id = task.parent_id
+    return None

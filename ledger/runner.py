@@ -38,7 +38,7 @@ from ledger.heartbeat import Heart
 from ledger.picking import Picker
 from ledger.sql import Claimed, claim_task
 from ledger.sweeper import Sweeper
-from ledger.transitions import holder
+from ledger.transitions import budgets, holder
 from ledger.transitions.moves import refuse_beat, refuse_write
 from ledger.workflows import Fail, RetryLater, Step, Workflow
 
@@ -178,6 +178,9 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
     _warn_of_change(held, workflow)
     if not held.kept and (reason := limits.find_exhausted(held)):
         return settling.settle(engine, held, lambda: holder.bury_task(held, None, reason))
+    if held.parent_id is not None and (short := limits.find_shortage(held.parent_id)):
+        found = LimitReached(short[1].reason, str(short[1]), owner=str(short[0].pk))
+        return settling.settle(engine, held, lambda: budgets.await_budget(held, None, found))
     sign = engine.heart.hold(held, step.timeout)
     ctx = Context(held, workflow, step, sign)
     try:
@@ -301,6 +304,9 @@ def _plan_failure(held: Claimed, ctx: Context, step: Step, error: BaseException)
     if isinstance(error, RetryLater):
         seconds, why = error.seconds, str(error)
         return lambda: holder.release_task(held, why=why, delay=seconds, retries=step.retries)
+    if isinstance(error, LimitReached) and error.owner:
+        short = error
+        return lambda: budgets.await_budget(held, attempt, short)
     if isinstance(error, LimitReached):
         reason, least = error.reason, error.least
         return lambda: holder.bury_task(held, attempt, reason, least)

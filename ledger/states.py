@@ -44,6 +44,7 @@ APPROVAL = "approval"
 DECIDED = "decided"
 SIGNAL = "signal"
 CHILDREN = "children"
+BUDGET = "budget"
 BACKOFF = "backoff"
 SLEEP = "sleep"
 NOT_BEFORE = "not_before"
@@ -99,6 +100,7 @@ EDGES: tuple[Edge, ...] = (
     *_edges("ask_approval", RUNNING, "waiting cancelled", "holder"),
     *_edges("await_signal", RUNNING, "waiting queued paused completed cancelled", "holder"),
     *_edges("spawn_children", RUNNING, "waiting cancelled", "holder"),
+    *_edges("await_budget", RUNNING, "waiting cancelled", "holder"),
     *_edges("fail_task", RUNNING, FAILED, "holder"),
     *_edges("bury_task", RUNNING, "waiting dead", "holder"),
     *_edges("record_failure", RUNNING, "scheduled waiting cancelled dead", "holder"),
@@ -117,6 +119,7 @@ EDGES: tuple[Edge, ...] = (
     *_loops("send_signal", f"{_UNHELD} running", "client"),
     *_edges("expire_signal", WAITING, "queued paused completed dead", "sweeper"),
     *_edges("join_children", WAITING, "queued paused completed failed", "sweeper"),
+    *_edges("go_on_with_budget", WAITING, "queued paused", "sweeper"),
     *_edges("cancel_child", _UNHELD, CANCELLED, "sweeper"),
     *_loops("cancel_child", RUNNING, "sweeper"),
     *_edges("enforce_limit", _UNHELD, "waiting dead", "sweeper"),

@@ -27,7 +27,7 @@ RECENT_SECONDS = 600
 _LOOK = """SELECT {now},
   (SELECT min(available_at) FROM longwatch_task WHERE status = 'scheduled'),
   (SELECT min(available_at) FROM longwatch_task
-    WHERE status = 'waiting' AND status_reason IN ('decided', 'signal', 'children')),
+    WHERE status = 'waiting' AND status_reason IN ('decided', 'signal', 'children', 'budget')),
   (SELECT min(expires_at) FROM longwatch_approval WHERE status = 'open'),
   (SELECT min(remind_at) FROM longwatch_approval WHERE status = 'open' AND remind_at IS NOT NULL),
   (SELECT min(wall_until) FROM longwatch_task
@@ -127,7 +127,11 @@ def sweep(
         reminded=sweeps.remind_approvals(limit) if is_over(due.reminder) else 0,
         related=(
             (sweeps.tell_parents(limit) + sweeps.end_orphans(limit) if due.families else 0)
-            + (sweeps.join_parents(limit) if is_over(due.wait) else 0)
+            + (
+                sweeps.join_parents(limit) + sweeps.look_at_budgets(limit)
+                if is_over(due.wait)
+                else 0
+            )
         ),
         enforced=(
             sweeps.enforce_limits(limit) if is_over(due.wall) or is_over(due.deadline) else 0

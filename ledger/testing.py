@@ -230,6 +230,9 @@ def _move_on(task: Task, replies: _Replies) -> bool:
         _skip_to(task.available_at)
     if task.status_reason == states.SIGNAL:
         return _signal(task, replies)
+    if task.status_reason == states.BUDGET:
+        _pass_time(task.available_at)  # the sweep that follows looks, and counts
+        return False
     request = Approval.objects.filter(task=task, status="open").first()
     if request is None:
         return task.status in {states.QUEUED, states.SCHEDULED}
@@ -257,9 +260,13 @@ def _signal(task: Task, replies: _Replies) -> bool:
 
 
 def _skip_to(moment: dt.datetime) -> None:
+    _pass_time(moment)
+    sweep(reclaim=False)
+
+
+def _pass_time(moment: dt.datetime) -> None:
     wait = (moment - clock.read()).total_seconds()
     clock.offset += max(0.0, wait) + 0.01
-    sweep(reclaim=False)
 
 
 def _make_list[T](given: T | list[T]) -> list[T]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ledger.errors import OutOfScope
+from ledger.errors import LimitReached, OutOfScope
 from ledger.workflows import Workflow
 
 apart = Workflow("apart")
@@ -22,3 +22,20 @@ def use(ctx: Any) -> dict[str, Any]:
         else:
             refused.append(None)
     return {"refused": refused}
+
+
+paying = Workflow("paying-apart")
+
+
+@paying.step(isolate=True)
+def pay(ctx: Any) -> dict[str, Any]:
+    """Pay for one call; another one would be too dear."""
+    with ctx.reserve(cost="0.40") as held:
+        held.settle(cost="0.30")
+    with ctx.reserve(cost="0.40"):
+        pass
+    try:
+        ctx.reserve(cost="0.80")
+    except LimitReached as error:
+        return {"refused": error.reason}
+    return {}

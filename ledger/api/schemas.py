@@ -54,6 +54,13 @@ class RepairsOut(BaseModel):
     max: int
 
 
+class ReservedOut(BaseModel):
+    """Announced for calls that are under way, or whose outcome nobody reported; counts as used."""
+
+    tokens: int
+    cost: str
+
+
 class UsedOut(BaseModel):
     """What the task has used of its limits; `cost` is a decimal string."""
 
@@ -100,6 +107,7 @@ class TaskBrief(BaseModel):
     round: int
     repairs: RepairsOut
     used: UsedOut
+    reserved: ReservedOut
     limits: LimitsOut
     cancel_requested: bool
     pause_requested: bool

@@ -5,7 +5,7 @@ from ledger.models.approvals import Approval, ApprovalVote
 from ledger.models.artifacts import Artifact, Blob
 from ledger.models.effects import Effect
 from ledger.models.handoffs import Handoff
-from ledger.models.history import Event, Spend, StepOutput
+from ledger.models.history import Event, Reservation, Spend, StepOutput
 from ledger.models.mailbox import Signal
 from ledger.models.people import ApiToken, AuditEntry, Reach, Visit
 from ledger.models.task import Task
@@ -26,6 +26,7 @@ __all__ = [
     "Handoff",
     "Outbox",
     "Reach",
+    "Reservation",
     "Signal",
     "Spend",
     "StepOutput",

@@ -100,3 +100,35 @@ class Spend(models.Model):
 
     def __str__(self) -> str:
         return f"{self.key} of {self.task_id}"
+
+
+class Reservation(models.Model):
+    """An amount announced before a call, so that what runs at once can't pass a limit together.
+
+    Open until it is settled (the amount spent is a Spend) or released. One that its attempt left
+    open is of unknown outcome and counts on.
+    """
+
+    task = models.ForeignKey(Task, models.PROTECT, related_name="reservations", db_index=False)
+    key = models.CharField(max_length=200)
+    at = models.DateTimeField()
+    fence = models.BigIntegerField()
+    step = models.CharField(max_length=100)
+    turn = models.IntegerField()
+    tokens = models.BigIntegerField(default=0)
+    cost = models.BigIntegerField(default=0)
+    status = models.CharField(max_length=10, default="open")
+
+    class Meta:
+        db_table = "longwatch_reservation"
+        ordering = ("task", "id")
+        constraints = (
+            models.UniqueConstraint(fields=["task", "key"], name="longwatch_reservation_key"),
+            models.CheckConstraint(
+                condition=Q(status__in=["open", "settled", "released"], tokens__gte=0, cost__gte=0),
+                name="longwatch_reservation_sane",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.key} of {self.task_id}: {self.status}"

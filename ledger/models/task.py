@@ -100,6 +100,10 @@ class Task(models.Model):
     used_tokens_in = models.BigIntegerField(default=0)
     used_tokens_out = models.BigIntegerField(default=0)
     used_cost = models.BigIntegerField(default=0)
+    # Announced for calls under way, and for those whose outcome nobody reported. Like what is used,
+    # a parent's has its children's in it.
+    reserved_tokens = models.BigIntegerField(default=0, db_default=0)
+    reserved_cost = models.BigIntegerField(default=0, db_default=0)
     # What a used-up limit does, "dead" or "ask", and whether the submitter may answer then: stored,
     # since a sweep or a web process may not have the workflow's code.
     on_limit = models.CharField(max_length=10, default="dead", db_default="dead")
@@ -214,6 +218,10 @@ class Task(models.Model):
             models.CheckConstraint(condition=_COUNTERS_OK, name="longwatch_task_counters"),
             models.CheckConstraint(
                 condition=Q(repair_count__lte=models.F("round")), name="longwatch_task_rounds"
+            ),
+            models.CheckConstraint(
+                condition=Q(reserved_tokens__gte=0, reserved_cost__gte=0),
+                name="longwatch_task_reserved",
             ),
             models.CheckConstraint(
                 condition=Q(priority__gte=-100, priority__lte=100),

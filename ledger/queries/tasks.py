@@ -14,7 +14,7 @@ from django.db.models import BooleanField, Case, Count, Expression, Q, QuerySet,
 from ledger import clock, states
 from ledger.canonical import clean_text
 from ledger.errors import InvalidInput, TaskNotFound
-from ledger.limits import describe_limits, describe_used
+from ledger.limits import describe_limits, describe_reserved, describe_used
 from ledger.models import Task
 from ledger.queries.fleet import Fleet, load_fleet
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, page_newest
@@ -30,6 +30,7 @@ SHORT_TEXT = 300
 
 _REASONS = {
     states.APPROVAL: "waits for an approval",
+    states.BUDGET: "waits for its parent's budget",
     states.DECIDED: "decided; acts when the time to undo is over",
     states.SIGNAL: "waits for a signal",
     states.CHILDREN: "waits for its child tasks",
@@ -240,6 +241,7 @@ def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]
         "round": row.round,
         "repairs": {"count": row.repair_count, "max": row.max_repairs},
         "used": describe_used(row),
+        "reserved": describe_reserved(row),
         "limits": describe_limits(row),
         "cancel_requested": row.cancel_requested,
         "pause_requested": row.pause_requested,

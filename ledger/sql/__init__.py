@@ -81,6 +81,7 @@ class Claimed:
     used_tokens_in: int
     used_tokens_out: int
     used_cost: int
+    parent_id: UUID | None
     event_seq: int
     started_at: dt.datetime
     kept: bool = False
@@ -133,6 +134,9 @@ class Beaten:
 _JSON_AT = [CLAIM_COLUMNS.index(name) for name in ("input", "progress", "feedback", "answer")]
 
 
+_PARENT_AT = CLAIM_COLUMNS.index("parent_id")
+
+
 def is_outage(error: BaseException) -> bool:
     """True when the database is away, or takes no writes for now, and so says nothing of the task.
 
@@ -159,6 +163,8 @@ def _read_claimed(row: Sequence[Any] | None) -> Claimed | None:
     values = list(row)
     for at in _JSON_AT:
         values[at] = None if values[at] is None else json.loads(values[at])
+    if isinstance(values[_PARENT_AT], str):  # SQLite's
+        values[_PARENT_AT] = UUID(values[_PARENT_AT])
     return Claimed(*values)
 
 

@@ -36,6 +36,7 @@ CLAIM_COLUMNS = [
     "used_tokens_in",
     "used_tokens_out",
     "used_cost",
+    "parent_id",
     "event_seq",
     "claimed_at",
 ]

@@ -42,7 +42,6 @@ RECHECK = dt.timedelta(hours=1)
 
 TOLD_AT_ONCE = 200
 SHOWN = 20
-_LEFT = {"limit_units": "used_units", "limit_cost": "used_cost"}
 
 
 def draft_children(held: Claimed, spawn: Spawn) -> list[Draft]:
@@ -71,11 +70,10 @@ def draft_children(held: Claimed, spawn: Spawn) -> list[Draft]:
 
 
 def _bound(columns: dict[str, Any], parent: Task) -> dict[str, Any]:
-    left = {name: getattr(parent, name) - getattr(parent, used) for name, used in _LEFT.items()}
-    left["limit_tokens"] = parent.limit_tokens - parent.used_tokens_in - parent.used_tokens_out
-    capped = {name: max(0, min(columns[name], most)) for name, most in left.items()}
+    # Tokens and money are shared, see limits.lock_line: a bound of today would hold after a raise.
+    units = max(0, min(columns["limit_units"], parent.limit_units - parent.used_units))
     ends = [moment for moment in (columns["deadline_at"], parent.deadline_at) if moment]
-    return columns | capped | {"deadline_at": min(ends, default=None)}
+    return columns | {"limit_units": units, "deadline_at": min(ends, default=None)}
 
 
 def _count_ancestors(task: Task) -> int:

@@ -123,7 +123,7 @@ def forget_answer(task: Task, to_index: int) -> dict[str, Any]:
 def fail_task(held: Claimed, attempt: Attempt) -> None:
     """running -> failed: the workflow itself ended it."""
     with lock_held(held.lease, "failure") as (task, now):
-        _record_attempt(task, held, attempt, now, "attempt_failed")
+        record_attempt(task, held, attempt, now, "attempt_failed")
         leave_running(task, held, now, "fail_task", states.FAILED, states.WORKFLOW_FAILED, 0,
                {"error": attempt.error})  # fmt: skip
 
@@ -137,7 +137,7 @@ def bury_task(held: Claimed, attempt: Attempt | None, reason: str, least: int = 
     with lock_held(held.lease, "failure") as (task, now):
         fields = {}
         if attempt is not None:
-            _record_attempt(task, held, attempt, now, "attempt_failed")
+            record_attempt(task, held, attempt, now, "attempt_failed")
             fields["error"] = attempt.error
         leave_running(task, held, now, "bury_task", states.DEAD, reason, 0, fields, least)
 
@@ -146,7 +146,7 @@ def record_failure(held: Claimed, attempt: Attempt, *, retries: int, backoff: fl
     """running -> scheduled (backoff), or dead when the retries are used up. Charged."""
     with lock_held(held.lease, "failure") as (task, now):
         attempts = task.attempts + 1
-        _record_attempt(task, held, attempt, now, "attempt_failed", number=attempts)
+        record_attempt(task, held, attempt, now, "attempt_failed", number=attempts)
         fields = {"attempts": attempts, "error": {**attempt.error, "attempt": attempts}}
         if attempts > retries and not task.cancel_requested:
             target, reason = states.DEAD, states.RETRIES_EXHAUSTED
@@ -293,9 +293,10 @@ def store_unit(
     return fields
 
 
-def _record_attempt(
+def record_attempt(
     task: Task, held: Claimed, attempt: Attempt, now: dt.datetime, kind: str, **more: Any
 ) -> None:
+    """The event of an attempt that ended without an accepted output."""
     record_event(
         task, kind, Actor("worker", held.owner), now,
         started_at=held.started_at.isoformat(), worker=held.owner, error=attempt.error,

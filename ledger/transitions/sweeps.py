@@ -21,8 +21,8 @@ from django.db.models.expressions import RawSQL
 from ledger import clock, conf, limits, sql, states
 from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Approval, Event, Task
-from ledger.transitions import approvals, children, overdue, waits
-from ledger.transitions.limit_questions import ask_limit, describe_place
+from ledger.transitions import approvals, budgets, children, overdue, waits
+from ledger.transitions.budgets import stop_by_limit
 from ledger.transitions.moves import lock_if_free, make_error, move_task, skip_locked
 
 log = logging.getLogger(__name__)
@@ -234,6 +234,14 @@ def end_orphans(limit: int = 100) -> int:
     return move_each(marked, children.end_children)
 
 
+def look_at_budgets(limit: int = 100) -> int:
+    """waiting (budget) -> on, for those whose parents have room again; how many."""
+    due = Task.objects.filter(
+        status=states.WAITING, status_reason=states.BUDGET, available_at__lte=clock.now()
+    ).order_by("available_at").values_list("id", flat=True)[:limit]  # fmt: skip
+    return move_each(due, budgets.go_on_with_budget)
+
+
 def expire_approvals(limit: int = 100) -> int:
     """waiting (approval) -> the next people, or what the workflow says, for what ran out."""
     over = Approval.objects.filter(status="open", expires_at__lte=clock.now()).order_by(
@@ -273,18 +281,7 @@ def enforce_limit(task_id: UUID) -> bool:
         reason = limits.find_overdue(task, now)
         if reason is None or task.status not in states.UNFINISHED - {states.RUNNING}:
             return False
-        text = limits.describe_reason(reason)
-        error = make_error(task, "LimitReached", text)
-        if limits.asks_people(task, reason):
-            if task.status == states.WAITING and task.status_reason in states.FOR_PEOPLE:
-                return False  # one question at a time: the limit's comes when it would go on
-            ask_limit(task, now, "enforce_limit", reason, SYSTEM, {"error": error},
-                      describe_place(task))  # fmt: skip
-            return True
-        approvals.void_open_approval(task, SYSTEM, now, text)
-        record_event(task, "dead", SYSTEM, now, reason=reason, error=error)
-        move_task(task, now, "enforce_limit", states.DEAD, reason=reason, error=error)
-        return True
+        return stop_by_limit(task, now, reason)
 
 
 def _format(moment: dt.datetime | None) -> str | None:

@@ -11,11 +11,13 @@ from typing import Any
 from django.test import override_settings
 
 from ledger import clock, sql, states
+from ledger.errors import LimitReached
 from ledger.events import Actor
 from ledger.models import Approval, Task
 from ledger.sql import Claimed
 from ledger.transitions import (
     approvals,
+    budgets,
     children,
     edits,
     effects,
@@ -154,6 +156,11 @@ def run_out_waiting(held: Claimed, flow: Workflow) -> Approval:
     return Approval.objects.get(task=held.task_id, status="open")
 
 
+def want_budget(held: Claimed, flow: Workflow) -> None:
+    """The task finds that a task above it has no money left."""
+    budgets.await_budget(held, attempt(), LimitReached(states.LIMIT_COST, "no money left"))
+
+
 def ask_about_limits(stage: Stage) -> None:
     """The units are used up, and people are to be asked about limits."""
     Task.objects.filter(pk=stage.task.pk).update(on_limit="ask", limit_units=1)
@@ -190,6 +197,8 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "expire_signal": lambda: waits.expire_signal(key),
         "spawn_children": lambda: spawn(held, flow),
         "join_children": lambda: children.join_children(key),
+        "await_budget": lambda: want_budget(held, flow),
+        "go_on_with_budget": lambda: budgets.go_on_with_budget(key),
         "cancel_child": lambda: children.cancel_child(key),
         "fail_task": lambda: holder.fail_task(held, attempt()),
         "bury_task": lambda: holder.bury_task(held, attempt(), states.LIMIT_COST),
@@ -370,6 +379,8 @@ WAYS: dict[tuple[str, str], Way] = {
         wait=spawn, before=lambda stage: end_child(stage, good=False)
     ),
     ("cancel_child", states.CANCELLED): Way(),
+    ("go_on_with_budget", states.QUEUED): Way(wait=want_budget),
+    ("go_on_with_budget", states.PAUSED): Way(wait=want_budget, before=pause),
     ("retry_task", states.WAITING): Way(wait=wait_for),
     ("extend_limits", states.WAITING): Way(
         wait=wait_for, given={"limits_given": {"deadline_at": "2999-01-01T00:00:00Z"}}
@@ -379,7 +390,7 @@ WAYS: dict[tuple[str, str], Way] = {
        for status in (states.RUNNING, states.SCHEDULED, states.WAITING)},
 }  # fmt: skip
 BY_TIME = {"reclaim_task", "promote_due", "apply_decision", "expire_approval", "expire_signal",
-           "remind_approval",           "enforce_limit", "join_children"}  # fmt: skip
+           "remind_approval", "enforce_limit", "join_children", "go_on_with_budget"}  # fmt: skip
 
 
 def take_edge(edge: states.Edge, flow: Workflow) -> tuple[Stage, Callable[[], Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
@@ -231,23 +232,21 @@ def test_what_a_child_used_is_its_parents_too_and_counted_once(flow: Workflow) -
     assert sum(Spend.objects.filter(task=task).values_list("tokens_in", flat=True)) == 7
 
 
-def test_a_child_has_no_more_than_its_parent_has_left(flow: Workflow) -> None:
-    task = submit(flow, limits_given={"tokens": 100, "cost": "2", "units": 7})
+def test_a_child_has_no_more_units_and_time_than_its_parent_has_left(flow: Workflow) -> None:
+    ends = clock.read() + dt.timedelta(hours=1)
+    task = submit(flow, limits_given={"units": 7, "deadline_at": ends})
     held = claim(flow)
-    limits.record_spend(held, key="first", tokens_out=40, cost="0.5")
     spawn(held, flow)
     child = list_children(task)[0]
-    assert (child.limit_tokens, child.limit_cost, child.limit_units) == (60, 1_500_000_000, 7)
+    assert (child.limit_units, child.deadline_at) == (7, ends)
 
 
 def test_a_childs_own_limits_hold_within_that(flow: Workflow) -> None:
-    submit(flow, limits_given={"tokens": 100})
+    submit(flow, limits_given={"units": 100})
     held = claim(flow)
-    what = Spawn(
-        [Child(flow, limits=Limits(tokens=7, wall=60)), Child(flow, limits={"tokens": 500})]
-    )
+    what = Spawn([Child(flow, limits=Limits(units=7, wall=60)), Child(flow, limits={"units": 500})])
     drafts = children.draft_children(held, what)
-    assert [draft.columns["limit_tokens"] for draft in drafts] == [7, 100]
+    assert [draft.columns["limit_units"] for draft in drafts] == [7, 100]
     assert drafts[0].columns["limit_wall"] == 60
 
 

@@ -27,14 +27,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ledger import clock, limits, sql, states, sweeper
-from ledger.errors import AlreadySettled, InvalidInput, LeaseLost, LedgerError, LimitReached
+from ledger import clock, sql, states, sweeper
+from ledger.errors import AlreadySettled, InvalidInput, LeaseLost, LedgerError
 from ledger.events import Actor
-from ledger.models import Approval, Spend, StepOutput, Task
+from ledger.models import Approval, StepOutput, Task
 from ledger.sql import Claimed, Unit
 from ledger.transitions import (
     approvals,
     asking,
+    budgets,
     children,
     edits,
     forks,
@@ -47,6 +48,7 @@ from ledger.transitions import (
 from ledger.transitions.submit import submit_task
 from ledger.workflows import AskApproval, Child, Spawn, WaitFor, Workflow, registered
 from tests.factories import LEASE, attempt, make_workflow
+from tests.ledger.machine_money import SHORT, Money, check_reserved
 from tests.ledger.replay import (
     STEPS,
     Record,
@@ -66,10 +68,10 @@ EDITS = [{"status": "queued"}, {"status": "paused"}, {"title": "new"}, {"step_na
 PERSON, APPROVER = Actor("user", "1"), Actor("user", "2")
 CHANGES = [{"priority": 50}, {"priority": -5}, {"lane": "other"}, {"title": "t", "tags": ["x"]}]
 NUMBERS, RISKS = st.integers(0, 2**32 - 1), ["low", "low", "high"]
-TABLES = "signal spend artifact approval_vote approval event step_output task".split()
+TABLES = "reservation signal spend artifact approval_vote approval event step_output task".split()
 
 
-class Ledger(RuleBasedStateMachine):
+class Ledger(Money, RuleBasedStateMachine):
     """Each step throws dice for one of the things that can happen; `known` was true before it.
 
     One rule, not twenty, and one number a step: hypothesis leaves whole rules out of a run, and
@@ -124,7 +126,16 @@ class Ledger(RuleBasedStateMachine):
         if any(task.status in {states.DEAD, states.FAILED} for task in tasks):
             possible += [self.extend] * 3 + [self.operate] * 2
         if self.leases:
-            possible += [self.spend, self.beat, self.checkpoint, self.ask, self.fail, self.report]
+            possible += [
+                self.spend,
+                self.reserve,
+                self.free,
+                self.beat,
+                self.checkpoint,
+                self.ask,
+                self.fail,
+                self.report,
+            ]
         if len(tasks) < 5:
             possible += [self.submit] * 2
         return [*possible, self.sweep, self.jump, self.jump, self.operate, self.reclaim,
@@ -262,6 +273,7 @@ class Ledger(RuleBasedStateMachine):
             lambda: holder.release_task(held, why="busy", delay=12.0),
             lambda: holder.misfit_task(held, problem="no such step"),
             lambda: holder.fail_task(held, attempt()),
+            lambda: budgets.await_budget(held, attempt(), self.choose(SHORT)),
             lambda: holder.bury_task(held, attempt(), states.LIMIT_TOKENS, self.choose(0, 500)),
         ]))  # fmt: skip
 
@@ -317,20 +329,6 @@ class Ledger(RuleBasedStateMachine):
         assert [b.fence for b in beaten] == ([held.fence] if live else [])
         other = next(owner for owner in OWNERS if owner != held.owner)
         assert sql.beat_leases(other, [held.lease], LEASE) == []
-
-    def spend(self) -> None:
-        """Accepted from anybody who ever held the task, once a key; a stale one is marked."""
-        held, live = self.choose_lease()
-        self.keys += self.choose(0, 1)
-        key, tokens = f"k{self.keys}", self.choose(0, 3, 30)
-        new = not any(s.key == key for s in self.known[held.task_id].spends)
-        try:
-            recorded = limits.record_spend(held, key=key, tokens_in=tokens, cost="0.01")
-        except LimitReached:
-            recorded = True
-        assert recorded == new
-        if new:
-            assert Spend.objects.get(task=held.task_id, key=key).stale == (not live)
 
     def report(self) -> None:
         held, live = self.choose_lease()
@@ -443,6 +441,7 @@ class Ledger(RuleBasedStateMachine):
             check_columns(record.task)
             check_record(record)
             check_change(self.known[key], record, by_holder=key == self.let_go)
+        check_reserved([record.task for record in records.values()])
         self.known = records
 
 

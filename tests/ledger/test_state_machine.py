@@ -17,6 +17,7 @@ from ledger.sql import Claimed
 from ledger.transitions import (
     approvals,
     asking,
+    budgets,
     children,
     edits,
     effects,
@@ -37,8 +38,8 @@ from tests.ledger.stages import Stage, call, set_stage, take_edge
 ROOT = Path(__file__).resolve().parents[2]
 DOC = (ROOT / "docs" / "state-machine.md").read_text()
 MODULES = (
-    approvals, asking, children, edits, effects, forks, holder, limit_answers, operators, outputs,
-    overdue, submit, sweeps, waits, sql,
+    approvals, budgets, asking, children, edits, effects, forks, holder, limit_answers, operators,
+    outputs, overdue, submit, sweeps, waits, sql,
 )  # fmt: skip
 FUNCTIONS = sorted({edge.function for edge in states.EDGES} - {"submit_task"})
 HOLDERS = sorted({edge.function for edge in states.EDGES if edge.by == "holder"})
