@@ -217,15 +217,15 @@ def check_sums(line: list[Task], tokens: int = 0, cost: int = 0, *, reserved: bo
             raise LimitReached(states.LIMIT_COST, text, least, owner, cost)
 
 
-def close_reservation(line: list[Task], key: str, status: str, fence: int | None = None) -> None:
+def close_reservation(line: list[Task], key: str, state: str, fence: int | None = None) -> None:
     """Open -> settled or released, once; its amount is reserved no longer in the line's tasks.
 
     With `fence`, only a reservation that is still of that attempt.
     """
-    found = Reservation.objects.filter(task=line[0], key=key, status="open")
+    found = Reservation.objects.filter(task=line[0], key=key, state="open")
     row = (found if fence is None else found.filter(fence=fence)).first()
     if row is not None:
-        Reservation.objects.filter(pk=row.pk).update(status=status)
+        Reservation.objects.filter(pk=row.pk).update(state=state)
         change_sums(line, reserved_tokens=-row.tokens, reserved_cost=-row.cost)
 
 
@@ -302,12 +302,12 @@ def reserve_amount(
         if (task.status, task.fence, task.lease_owner) != (states.RUNNING, held.fence, held.owner):
             raise LeaseLost(held.task_id, held.fence, "reservation")
         known = Reservation.objects.filter(task=task, key=key).first()
-        if known is not None and known.status != "released":
+        if known is not None and known.state != "released":
             Reservation.objects.filter(pk=known.pk).update(fence=held.fence)
             return key
         check_sums(line, tokens, nano, reserved=True)
         facts = {"at": clock.now(), "fence": held.fence, "step": held.step_name, "turn": held.turn,
-                 "tokens": tokens, "cost": nano, "status": "open"}  # fmt: skip
+                 "tokens": tokens, "cost": nano, "state": "open"}  # fmt: skip
         if known is None:
             Reservation.objects.create(task=task, key=key, **facts)
         else:

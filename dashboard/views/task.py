@@ -194,12 +194,20 @@ def list_gauges(task: dict[str, Any], wall: float) -> list[dict[str, Any]]:
             "label": label,
             "kind": kind,
             "used": exact,
+            "reserved": _say_reserved(kind, task["reserved"]),
             "limit": limits["cost"] if kind == "money" else limit,
             "percent": (percent := shown.share(amount, limit)),
             "css": "is-fail" if percent >= 100 else "is-stall" if percent >= 80 else "",
         }
         for label, kind, amount, limit, exact in figures
     ]
+
+
+def _say_reserved(kind: str, reserved: dict[str, Any]) -> str:
+    """What is announced for calls under way, or in doubt; empty if nothing is."""
+    if kind == "money" and float(reserved["cost"]):
+        return f"${reserved['cost']}"
+    return f"{reserved['tokens']:,}" if kind == "tokens" and reserved["tokens"] else ""
 
 
 def estimate_rest(row: Task, wall: float) -> str:

@@ -117,7 +117,7 @@ class Reservation(models.Model):
     turn = models.IntegerField()
     tokens = models.BigIntegerField(default=0)
     cost = models.BigIntegerField(default=0)
-    status = models.CharField(max_length=10, default="open")
+    state = models.CharField(max_length=10, default="open")
 
     class Meta:
         db_table = "longwatch_reservation"
@@ -125,10 +125,10 @@ class Reservation(models.Model):
         constraints = (
             models.UniqueConstraint(fields=["task", "key"], name="longwatch_reservation_key"),
             models.CheckConstraint(
-                condition=Q(status__in=["open", "settled", "released"], tokens__gte=0, cost__gte=0),
+                condition=Q(state__in=["open", "settled", "released"], tokens__gte=0, cost__gte=0),
                 name="longwatch_reservation_sane",
             ),
         )
 
     def __str__(self) -> str:
-        return f"{self.key} of {self.task_id}: {self.status}"
+        return f"{self.key} of {self.task_id}: {self.state}"

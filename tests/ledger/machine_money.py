@@ -64,14 +64,14 @@ class Money:
             limits.record_spend(held, key=f"hold:{key}", tokens_in=1, reservation=key)
         except LimitReached:
             pass
-        assert not Reservation.objects.filter(task=held.task_id, key=key, status="open").exists()
+        assert not Reservation.objects.filter(task=held.task_id, key=key, state="open").exists()
         return None
 
 
 def check_reserved(tasks: list[Task]) -> None:
     """What is reserved in a task is its own open reservations and all that its children have."""
     own: dict[Any, int] = {}
-    for row in Reservation.objects.filter(status="open"):
+    for row in Reservation.objects.filter(state="open"):
         own[row.task_id] = own.get(row.task_id, 0) + row.tokens + row.cost
     for task in tasks:
         below = [one for one in tasks if one.parent_id == task.pk]

@@ -127,7 +127,7 @@ def test_children_stop_in_a_named_state_and_go_on_after_a_raise(cost: str) -> No
     ended = run_tree(make_tree(["1.00", "0.50", "1.50"], asks=True), cost, answers={"limit": more})
     assert (ended.status, ended.result) == ("completed", {"done": 3})
     assert (ended.task["used"]["cost"], ended.task["reserved"]["cost"]) == ("9.00", "0.00")
-    assert not Reservation.objects.filter(status="open").exists()
+    assert not Reservation.objects.filter(state="open").exists()
 
 
 def test_a_family_within_its_budget_notices_nothing() -> None:

@@ -108,7 +108,7 @@ def test_every_edge_names_a_function_that_says_what_it_does(function: str) -> No
 
 def test_every_edge_that_the_code_names_is_on_the_diagram() -> None:
     place = {"move_task": 2, "leave_running": 3, "act_on": 3, "go_on_after_limit": 2,
-             "_cancel": 2, "_go_on": 2}  # fmt: skip
+             "_cancel": 2, "_go_on": 2, "requeue_task": 2}  # fmt: skip
     named = {
         node.args[place[node.func.id]].value
         for path in (ROOT / "ledger" / "transitions").glob("*.py")
@@ -220,7 +220,7 @@ def try_call(function: str, stage: Stage) -> LedgerError | bool:
     return function in {
         "claim_task", "checkpoint_unit", "reclaim_task", "promote_due", "apply_decision",
         "remind_approval", "expire_approval", "expire_signal", "enforce_limit",
-        "join_children", "cancel_child",
+        "join_children", "cancel_child", "go_on_with_budget",
     } and not found  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("longwatch_ledger", "0012_asking"),
+        ("longwatch_ledger", "0014_visits"),
     ]
 
     operations = [
@@ -26,7 +26,7 @@ class Migration(migrations.Migration):
                 ("turn", models.IntegerField()),
                 ("tokens", models.BigIntegerField(default=0)),
                 ("cost", models.BigIntegerField(default=0)),
-                ("status", models.CharField(default="open", max_length=10)),
+                ("state", models.CharField(default="open", max_length=10)),
             ],
             options={
                 "db_table": "longwatch_reservation",
@@ -71,7 +71,7 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     ("cost__gte", 0),
-                    ("status__in", ["open", "settled", "released"]),
+                    ("state__in", ["open", "settled", "released"]),
                     ("tokens__gte", 0),
                 ),
                 name="longwatch_reservation_sane",

@@ -1,4 +1,4 @@
-"""What a task's steps may use, on its page."""
+"""What a task may use and has reserved, on its page."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from ledger import limits
 from ledger.workflows import Scope, registered
-from tests.factories import make_workflow, submit
+from tests.factories import claim, make_workflow, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,3 +27,16 @@ def test_the_page_shows_the_scope_of_a_workflow_that_has_one(
     tools = "&lt;b&gt;, search" if scope and scope.tools else "none"
     told = [("Secrets", "none"), ("Tools", tools), ("Lanes", "none")]
     assert found == ([] if scope is None else told)
+
+
+def test_the_page_shows_what_is_reserved_beside_what_is_used(operator: Client) -> None:
+    flow = make_workflow("paying")
+    with registered(flow):
+        task = submit(flow)
+        page = reverse("dashboard:task", args=[task.id])
+        assert " reserved" not in operator.get(page).content.decode()
+        held = claim(flow)
+        limits.reserve_amount(held, key="one", cost="1.50", tokens=2000)
+        text = operator.get(page).content.decode()
+    assert ", $1.50 reserved" in text
+    assert ", 2,000 reserved" in text
