@@ -225,12 +225,10 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "restart_task": lambda: operators.restart_task(key, to_step="a", note="once more", **by),
         "change_task": lambda: operators.change_task(key, priority=7, **by),
         "edit_output": lambda: outputs.edit_output(
-            key, PLAIN, output={"by": "hand"}, reason="why not", **by
-        ),
+            key, PLAIN, output={"by": "hand"}, reason="why not", **by),
         "mark_effect": lambda: settle_effect(stage),
         "extend_limits": lambda: operators.extend_limits(
-            key, **{"limits_given": {"units": 50}, **given, **by}
-        ),
+            key, **{"limits_given": {"units": 50}, **given, **by}),
         "fork_task": lambda: forks.fork_task(key, from_step="a", **by),
         "edit_task": lambda: edits.edit_task(
             key, changes=given or {"title": "by hand"}, reason="why not",
