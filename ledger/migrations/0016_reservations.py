@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("longwatch_ledger", "0014_visits"),
+        ("longwatch_ledger", "0015_handoff"),
     ]
 
     operations = [
