@@ -136,13 +136,13 @@ def render_form(request: PageRequest, form: RuleForm, status: int = 200) -> Http
 @require_POST
 @allow(OPERATE)
 def act_on_alert(request: PageRequest, rule_id: UUID, name: str) -> HttpResponseBase:
-    """`test` a rule, or `replay` what was given up: all of it, or the one of `delivery`."""
+    """`test` a rule, or `replay` what was given up: all of it, or the one of `number`."""
     path = reverse("dashboard:alerts")
     if name == "test":
         return SeeOther(f"{path}?test={rules.send_test(rule_id, request.actor)}")
     if name != "replay":
         raise Http404("no such action")
-    chosen = request.POST.get("delivery", "")
+    chosen = request.POST.get("number", "")
     if chosen and not chosen.isdecimal():
         raise Http404("no such delivery")
     rules.replay_dead(rule_id, request.actor, int(chosen[:18]) if chosen else None)

@@ -174,13 +174,13 @@ def send_test(rule_id: UUID, actor: Actor) -> UUID:
     return made.pk
 
 
-def replay_dead(rule_id: UUID, actor: Actor, delivery_id: int | None = None) -> int:
-    """Try one dead delivery of a rule again, or all of them; how many."""
+def replay_dead(rule_id: UUID, actor: Actor, number: int | None = None) -> int:
+    """Try what a rule gave up again, of one number or all of it; how many."""
     with sql.atomic():
         rule, now = _lock_rule(rule_id)
         dead = rule.deliveries.filter(state=DEAD)
-        if delivery_id is not None:
-            dead = dead.filter(pk=delivery_id)
+        if number is not None:
+            dead = dead.filter(seq=number)
         count = dead.update(state=PENDING, attempts=0, settled_at=None)
         if count:
             AlertRule.objects.filter(pk=rule.pk).update(failures=0, next_at=now)
@@ -188,8 +188,8 @@ def replay_dead(rule_id: UUID, actor: Actor, delivery_id: int | None = None) -> 
     return count
 
 
-def list_rules() -> list[AlertRule]:
-    """All rules that were not removed, by name; `dead` and `waiting` are how many of each."""
+def list_rules() -> list[Any]:
+    """All rules that stand, by name; `dead` and `waiting` are how many deliveries of each."""
     return list(see_rules().annotate(dead=_count_of(DEAD), waiting=_count_of(PENDING)))
 
 
