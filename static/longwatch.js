@@ -128,7 +128,7 @@
     if (!picture) return;
     const { at, now, pace } = picture.dataset;
     const passed = Math.max(0, (Date.now() + skew - Date.parse(at)) / 1000);
-    const place = Math.min(100, parseFloat(now) + passed * pace);
+    const place = Math.max(parseFloat(now), Math.min(97, parseFloat(now) + passed * pace)); // its word keeps its room
     for (const line of picture.querySelectorAll(".nowl")) for (const end of ["x1", "x2"]) line.setAttribute(end, `${place}%`);
     picture.querySelector(".nowt").setAttribute("x", `${place}%`);
     for (const bar of picture.querySelectorAll(".grows")) {

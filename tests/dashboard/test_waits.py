@@ -9,10 +9,10 @@ from django.test import Client
 from django.urls import reverse
 
 from ledger import states
-from ledger.models import Task
-from ledger.transitions import operators
+from ledger.models import Approval, Task
+from ledger.transitions import holder, operators
 from ledger.workflows import Workflow
-from tests.factories import OPERATOR, ask, claim, complete, spawn, submit, wait_for
+from tests.factories import OPERATOR, ask, claim, complete, make_unit, spawn, submit, wait_for
 
 pytestmark = pytest.mark.both_databases
 
@@ -80,3 +80,15 @@ def test_an_edit_is_told_as_one(operator: Client, three: Workflow) -> None:
     assert "title: Ferry → Ferries; priority: 0 → 3" in text or (
         "priority: 0 → 3; title: Ferry → Ferries" in text
     )
+
+
+def test_a_limit_that_is_asked_about_says_what_a_no_does(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    held = claim(three)
+    Task.objects.filter(pk=task.pk).update(on_limit="ask", limit_units=1)
+    holder.settle_unit(held, make_unit(held, three))
+    asked = Approval.objects.get(task=task)
+    text = operator.get(f"/approvals/{asked.pk}/").content.decode()
+    assert "The task gives up; all outputs stay, an operator can extend the limit." in text
+    assert "Goes back to dead" not in text
+    assert "<b>At a limit</b>" in read_page(operator, task)
