@@ -11,7 +11,7 @@ help:
 	@echo 'make up [PORT=8000]   the product: pages, API and workers, in the foreground'
 	@echo 'make test [RING=…]    the tests, ring by ring: sqlite postgresql browser'
 	@echo 'make chaos [DATABASE=…] [SECONDS=75] [SEED=…]   workers killed, databases broken, all checked'
-	@echo 'make proof            long chaos runs and measurements, 90 min; adds to docs/reliability.md'
+	@echo 'make proof            long chaos runs and measurements, 3 hours; adds to docs/reliability.md'
 	@echo 'make bench            how fast it is, as ratios to raw loops; writes docs/performance.md'
 	@echo 'make check            lint, format, types, import rules, deployment checks, migrations'
 	@echo 'make format           write what `make check` asks of the format'

@@ -6,10 +6,11 @@ import argparse
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.chaos.proof import HEADS, REPORT, append_rows
+from tests.chaos.proof import HEADS, LONG_FORMS, REPORT, append_rows
 from tests.chaos.stops import SORTS, describe_stops
 from tests.conftest import ROOT
 
@@ -26,6 +27,16 @@ def test_every_command_starts_before_django_is_set_up(module: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: python -m " + module)
+
+
+def test_every_long_form_is_a_part_of_the_proof() -> None:
+    known = {file for files, _ in LONG_FORMS.values() for file in files.split()}
+    found = {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "tests").rglob("test_*.py")
+        if 'environ.get("LONGWATCH_TEST_PROOF")' in file.read_text()
+    } - {str(Path(__file__).relative_to(ROOT))}
+    assert found == known
 
 
 def test_a_row_goes_to_the_end_of_its_own_table() -> None:

@@ -1,11 +1,54 @@
-"""A workflow that has a row written into every table that a worker of v0.1 writes."""
+"""What workers of v0.1 and of today run side by side; so it imports only what v0.1 has.
+
+`varied` has a row written into every table that a worker of v0.1 writes.
+"""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from ledger.workflows import Again, AskApproval, Child, Repair, Sleep, Spawn, WaitFor, Workflow
-from tests.crash.flows import Pace, note_attempt
+
+
+class Pace(BaseModel):
+    """The file outside in which each attempt leaves a line, and how long `work` takes."""
+
+    sink: str
+    seconds: float = 0.0
+    turns: int = 1
+
+
+def note_attempt(ctx: Any) -> None:
+    """One line."""
+    with Path(ctx.input.sink).open("a") as sink:
+        sink.write(f"{ctx.task_id} {ctx.step} {ctx.turn}\n")
+
+
+paced = Workflow("paced", input=Pace)
+
+
+@paced.step
+def begin(ctx: Any) -> Any:
+    """A unit that takes no time."""
+    note_attempt(ctx)
+
+
+@paced.step
+def work(ctx: Any) -> Any:
+    """`seconds`."""
+    note_attempt(ctx)
+    time.sleep(ctx.input.seconds)
+
+
+@paced.step
+def end(ctx: Any) -> Any:
+    """The last unit."""
+    note_attempt(ctx)
+
 
 varied = Workflow("varied", input=Pace, max_repairs=1, self_approval=True)
 
