@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Sequence
+from typing import Any
 
 from dashboard.templatetags.longwatch import duration, short_owner
 from ledger import conf, queries, states
@@ -52,6 +53,8 @@ def list_effects(name: str, row: Task, wall: float) -> list[tuple[str, str]]:
     match name:
         case "restart":
             told = [*told, ("retry", _tell_round(row, wall))]
+        case "retry" if row.waits is not None:
+            told = [("hour", _tell_waiting_again(row.waits))]
         case "retry":
             told = [*told, ("retry", f"{unit} runs again now, and nobody is charged an attempt.")]
         case "stop":
@@ -84,6 +87,12 @@ def _tell_wait(row: Task) -> str:
     if row.status_reason == states.CHILDREN:
         return f"Its {row.children_open} unfinished children are cancelled."
     return "It waits no more." if row.waits else "The open question becomes void."
+
+
+def _tell_waiting_again(waits: dict[str, Any]) -> str:
+    if waits["for"] == states.SIGNAL:
+        return f"It waits for {waits['name']} again, with all of its time."
+    return "It waits for its children again: first try those again that did not complete."
 
 
 def _tell_signal(row: Task) -> str:

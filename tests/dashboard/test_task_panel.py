@@ -29,6 +29,7 @@ from tests.factories import (
     make_in,
     make_unit,
     submit,
+    wait_for,
 )
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
@@ -371,3 +372,13 @@ def test_limits_that_are_nearly_used_up_are_marked(operator: Client, three: Work
     text = read_page(operator, task)
     assert re.search(r'class="vital is-stall">\s*<dt>Units<span class="push num">80%', text)
     assert conf.load().limit_units > 5
+
+
+def test_what_died_in_a_wait_is_told_to_wait_again(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    wait_for(claim(three), three)
+    clock.offset += conf.load().approval_seconds + 1
+    sweeper.sweep()
+    page = operator.get(reverse("dashboard:act", args=[task.pk, "retry"])).content.decode()
+    assert "It waits for go again" in page
+    assert "runs again now" not in page
