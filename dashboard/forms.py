@@ -122,8 +122,8 @@ class EffectForm(ReasonForm):
         field = self.fields["mark"]
         assert isinstance(field, forms.ChoiceField)
         field.choices = [
-            (f"{one['id']}:{to}", f"{one['name']} of {one['step']}: {SETTLED[to]}")
-            for one in queries.list_effects(self.task.pk, limit=queries.MAX_LIMIT).items
+            (f"{one['id']}:{to}", f"{name_effect(one)}: {SETTLED[to]}")
+            for one in queries.list_latest_effects(self.task.pk)
             for to in MARKS.get(one["state"], ())
         ]
 
@@ -131,6 +131,12 @@ class EffectForm(ReasonForm):
         """The effect, the word and the reason."""
         key, _, to = self.cleaned_data["mark"].partition(":")
         return super().read_values() | {"effect_id": int(key), "to": to}
+
+
+def name_effect(one: dict[str, Any]) -> str:
+    """Which of a task's effects this is."""
+    again = f", round {one['round']}" if one["round"] else ""
+    return f"{one['name']} of {one['step']}, turn {one['turn']}{again}"
 
 
 SETTLED = {

@@ -149,7 +149,7 @@ def load_rest(moving: dict[str, Any], wish: Wish) -> dict[str, Any]:
         "event_count": len(told),
         "children": load_children(moving),
         "artifacts": queries.list_artifacts(row.pk).items,
-        "done_outside": [shown.show_effect(one) for one in queries.list_effects(row.pk).items],
+        "done_outside": [shown.show_effect(one) for one in queries.list_latest_effects(row.pk)],
         "scope": queries.find_scope(row.workflow, row.workflow_version),
     }
 

@@ -6,7 +6,7 @@ API renders them as JSON and the pages as HTML, so both tell the same state.
 
 from ledger.queries.approvals import find_approval, list_approvals, show_approval
 from ledger.queries.artifacts import find_artifact, list_artifacts, show_artifact
-from ledger.queries.effects import list_effects
+from ledger.queries.effects import list_effects, list_latest_effects
 from ledger.queries.fleet import (
     Fleet,
     build_fleet,
@@ -137,6 +137,7 @@ __all__ = [
     "list_from",
     "list_handoffs",
     "list_kinds",
+    "list_latest_effects",
     "list_latest_events",
     "list_latest_outputs",
     "list_lineage",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Case, When
+
 from ledger import states
 from ledger.models import Effect, Task
 from ledger.models.effects import COMPENSATED, DONE, INTENT, NOT_DONE
@@ -30,6 +32,13 @@ def list_effects(
     rows = Effect.objects.filter(task=task_id, pk__gt=read_seq(cursor)).select_related("task")
     shown = [show_effect(row) for row in rows.order_by("pk")[: size + 1]]
     return Page(shown[:size], str(shown[size - 1]["id"]) if len(shown) > size else None)
+
+
+def list_latest_effects(task_id: UUID, limit: int = 50) -> list[dict[str, Any]]:
+    """Those that are not settled first, then the latest: what a page shows of a task's effects."""
+    settled = Case(When(status__in=(INTENT, NOT_DONE), then=0), default=1)
+    rows = Effect.objects.filter(task=task_id).select_related("task").order_by(settled, "-pk")
+    return [show_effect(row) for row in rows[:limit]]
 
 
 def show_effect(row: Effect) -> dict[str, Any]:

@@ -157,6 +157,23 @@ def test_the_page_lists_effects_and_an_operator_settles_one(
     assert "it was done, and is undone" in again.content.decode()
 
 
+def test_an_effect_that_nobody_knows_is_shown_before_later_ones(
+    operator: Client, three: Workflow
+) -> None:
+    task = make_in(states.DEAD, three)
+    lost = make_effect(task, "lost")
+    for number in range(60):
+        make_effect(task, f"done-{number}")
+    Effect.objects.exclude(pk=lost.pk).update(status="done", done_at=clock.now())
+    form = operator.get(path_of(task, "effect")).content.decode()
+    marks = re.findall(r'name="mark" value="([^"]*)"', form)
+    assert marks[:4] == [
+        *(f"{lost.pk}:{to}" for to in ("done", "not_done", "compensated")),
+        f"{lost.pk + 60}:compensated",
+    ]
+    assert len(marks) == 3 + 49
+
+
 def test_what_was_done_is_on_record_with_who_and_why(operator: Client, three: Workflow) -> None:
     task = prepare("cancel", three)
     operator.post(path_of(task, "cancel"), fill(task, "cancel"))

@@ -130,7 +130,7 @@ def settle_effect(hands: Mouse, three: Workflow) -> None:
     effect = make_effect(task)
     open_task(hands, task)
     hands.press("Settle effect…")
-    hands.tick("pay of a: it was done")
+    hands.tick("pay of a, turn 0: it was done")
     hands.write("Reason", "seen at the bank")
     hands.press("Settle effect")
     wait_for(effect, status="done")

@@ -10,12 +10,23 @@ from django.test import RequestFactory
 from django.views import defaults
 
 from ledger import artifacts, sql, states
-from ledger.models import Approval, Task
+from ledger.models import Approval, Effect, Task
 from ledger.transitions import holder
 from ledger.transitions.approvals import decide_approval
 from ledger.workflows import Workflow
 from tests.e2e.conftest import OpenPage
-from tests.factories import LEASE, OPERATOR, ask, claim, make_in, make_unit, spawn, submit
+from tests.factories import (
+    LEASE,
+    OPERATOR,
+    ask,
+    claim,
+    make_effect,
+    make_in,
+    make_unit,
+    spawn,
+    submit,
+)
+from tests.held import make_context
 
 pytestmark = pytest.mark.browser
 
@@ -63,6 +74,7 @@ def pages(three: Workflow) -> list[str]:
     task = submit(three, title=f"Modernise {LONG}"[:200], tags=["nightly"])
     held = claim(three)
     artifacts.save_artifact(held, f"{LONG}.patch"[:200], b"x")
+    make_context(held, three).handoff()
     unit = make_unit(held, three, output='{"text":"' + LONG + '"}', log_tail=LONG)
     sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=[])
     held = claim(three) if Task.objects.get(pk=task.pk).status == states.QUEUED else held
@@ -70,6 +82,9 @@ def pages(three: Workflow) -> list[str]:
     dead = submit(three)
     bad = holder.Attempt({"type": "Boom", "message": LONG, "step": "a"}, log_tail=LONG)
     holder.record_failure(claim(three), bad, retries=0, backoff=1)
+    for name in ("pay", LONG[:100]):
+        make_effect(dead, name)
+    Effect.objects.filter(name="pay").update(late=True, tries=3, marked_by="user:1", round=1)
     submit(three, title="Publish")
     names = [f"{LONG}/x.py", "y.py", *(f"tests/test_{number}.py" for number in range(7))]
     files = [{"path": name, "diff": DIFF} for name in names]
@@ -98,7 +113,8 @@ def pages(three: Workflow) -> list[str]:
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
-        f"{of_task}signal/", "/tasks/demo/", f"/tasks/{parent.id}/",
+        f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
+        f"/tasks/{dead.id}/effect/",
         "/approvals/", f"/approvals/{asked.id}/",
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/",
         f"/tasks/?status=dead&lane=default&tag=nightly&stalled=yes&q={LONG}", "/nowhere/",
