@@ -25,6 +25,7 @@ from ledger.models import (
     Event,
     Handoff,
     Outbox,
+    Reservation,
     Signal,
     Spend,
     StepOutput,
@@ -71,6 +72,13 @@ class SpendAdmin(OfTask):
     """Tokens and money, in nano-units."""
 
     list_display = ("id", "task_id", "key", "tokens_in", "tokens_out", "cost", "stale", "at")
+
+
+@admin.register(Reservation)
+class ReservationAdmin(OfTask):
+    """Amounts announced for calls, money in nano-units; an open one counts as used."""
+
+    list_display = ("id", "task_id", "key", "state", "tokens", "cost", "step", "turn", "at")
 
 
 @admin.register(Effect)

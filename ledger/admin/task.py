@@ -20,13 +20,15 @@ from ledger.models import (
     Effect,
     Event,
     Handoff,
+    Reservation,
     Signal,
     Spend,
     StepOutput,
     Task,
 )
 
-RECORDS = (StepOutput, Event, Spend, Effect, Handoff, Signal, Approval, Artifact, AuditEntry)
+RECORDS = (StepOutput, Event, Spend, Reservation, Effect, Handoff, Signal, Approval, Artifact,
+           AuditEntry)  # fmt: skip
 
 _ERROR, _RESULT, _ANSWER = (
     show_field(Task._meta.get_field(name)) for name in ("error", "result", "answer")

@@ -25,6 +25,7 @@ from ledger.models import (
     Effect,
     Event,
     Handoff,
+    Reservation,
     Spend,
     StepOutput,
     Task,
@@ -179,7 +180,8 @@ def delete_rows() -> None:
     ids = list(mine.values_list("pk", flat=True))
     with transaction.atomic():
         ApprovalVote.objects.filter(approval__task__in=ids).delete()
-        for table in (Approval, Artifact, Effect, Handoff, Spend, Event, StepOutput):
+        for table in (Approval, Artifact, Effect, Handoff, Reservation, Spend, Event,
+                      StepOutput):  # fmt: skip
             table.objects.filter(task__in=ids).delete()
         Task.objects.filter(pk__in=ids).delete()
 

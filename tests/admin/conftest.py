@@ -57,6 +57,7 @@ def full(flow: Workflow) -> Task:
     task = submit(flow, title=HOSTILE[:200], tags=["<b>"], input={"text": HOSTILE},
                   key="<key>", lane="<lane>")  # fmt: skip
     held = claim(flow, lane="<lane>")
+    limits.reserve_amount(held, key="<hold>", cost="0.1")
     limits.record_spend(held, key="<spend>", tokens_in=1, cost="0.5", note=HOSTILE)
     unit = make_unit(held, flow, output='{"text":"<script>"}', log_tail=HOSTILE)
     assert sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=None)
