@@ -25,12 +25,13 @@ def test_an_answer_at_once_strands_no_task_whoever_is_killed_meanwhile(
         "LONGWATCH_CHAOS_DIR": str(tmp_path),
         "LONGWATCH_MAX_RECLAIMS": 1000,
         "LONGWATCH_WORKERS": 3,
-        ODDS: 0.04,
+        ODDS: 0.06,
     }
     with start_site(**more) as cluster, registered(asking):
         bots = Bots(tmp_path / "sink", lambda: cluster.list_pids("worker"), seed=49)
         bots.run(count=40, kill_each=8, patience=90)
         assert bots.kills >= 4
+        assert bots.faults, "the fault points are met"
         assert bots.find_stranded() == []
         assert bots.find_twice() == []
         assert bots.leased == [], "a question is open only where nobody holds its task"
