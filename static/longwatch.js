@@ -37,7 +37,7 @@
     const { status } = event.detail.ctx.response;
     if (status === 401) {
       signedOut = true;
-      find("signed-out").hidden = false;
+      leaveForLogin();
     } else if (status >= 500) {
       noteFailure();
     } else if (failures) {
@@ -49,6 +49,19 @@
     if (status === 404) say("It is no longer there.");
     showLive();
   });
+  // The session is over: to the sign-in page and back here, unless that would lose what is typed.
+  function leaveForLogin() {
+    const login = find("signed-out").querySelector("a");
+    login.search = new URLSearchParams({ ended: 1, next: location.pathname + location.search });
+    const isTyped = (field) => field.type === "checkbox" || field.type === "radio"
+      ? field.checked !== field.defaultChecked
+      : field.type !== "hidden" && field.type !== "search" && field.value !== field.defaultValue && field.matches("input, textarea");
+    if ([...document.querySelectorAll("main input, main textarea, dialog input, dialog textarea")].some(isTyped)) {
+      find("signed-out").hidden = false;
+    } else {
+      location.assign(login.href);
+    }
+  }
   document.addEventListener("htmx:error", () => { noteFailure(); showLive(); });
 
   // What a part knows of the open questions is true in the navigation too, which nothing polls.

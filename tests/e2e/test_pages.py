@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 
 from ledger import sql, states
@@ -227,6 +228,25 @@ def test_a_lost_session_stops_the_polls_and_keeps_the_text(
         Session.objects.all().delete()
         page.wait_for_selector("#signed-out:not([hidden])")
         assert page.get_by_label("Comment").input_value() == "half a sentence"
+        there = page.locator("#signed-out a").get_attribute("href")
+        assert f"next=%2Fapprovals%2F{asked.id}%2F" in there
+
+
+@pytest.mark.parametrize("ended", ["session", "deactivated"])
+def test_a_lost_session_leads_to_the_sign_in_page_and_back(
+    open_page: OpenPage, three: Workflow, ended: str
+) -> None:
+    task = submit(three, title="Tides")
+    with open_page("operator") as page:
+        page.goto(f"/tasks/{task.id}/?squeeze=0")
+        page.expected.add(401)
+        if ended == "session":
+            Session.objects.all().delete()
+        else:
+            User.objects.update(is_active=False)
+        page.wait_for_url("**/login/?**", timeout=15_000)
+        assert f"next=%2Ftasks%2F{task.id}%2F%3Fsqueeze%3D0" in page.url
+        assert page.get_by_text("session").first.is_visible()
 
 
 def test_a_long_diff_loads_when_it_is_opened(open_page: OpenPage, three: Workflow) -> None:
