@@ -145,7 +145,7 @@ def name_faults(faults: dict[Any, list[str]]) -> dict[Any, list[str]]:
 @pytest.mark.parametrize("share", range(SHARES))
 def test_axe_finds_nothing_on_any_page(open_page: OpenPage, pages: list[str], share: int) -> None:
     faults = {}
-    with open_page("operator") as page:
+    with open_page("admin") as page:
         page.expected.add(404)
         for path in pages[share::SHARES]:
             page.goto(path)
