@@ -1,9 +1,11 @@
-"""How a log record is written: one line, and no text from outside can forge a second one."""
+"""How a log record is written: one line that no text from outside can double, no secret in it."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+
+from ledger.secrets import mask_text
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -14,7 +16,14 @@ type ExcInfo = (
 
 
 class LineFormatter(logging.Formatter):
-    """Escapes a message's line breaks; a traceback is set in, so it can't pass as a record."""
+    """Escapes a message's line breaks; a traceback is set in, so it can't pass as a record.
+
+    Secrets that this process handed to steps are masked, whichever logger they were told.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record with its traceback, masked."""
+        return mask_text(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The record's own line."""

@@ -177,6 +177,8 @@ DEFAULT_FROM_EMAIL = (
     os.environ.get("LONGWATCH_EMAIL_FROM", "").strip() or f"longwatch@{_site.hostname}"
 )
 
+DEFAULT_EXCEPTION_REPORTER_FILTER = "harness_site.reports.NoValues"
+
 # --- Logs ---------------------------------------------------------------------------------------
 LOGGING = {
     "version": 1,
