@@ -25,6 +25,6 @@ class NoValues(SafeExceptionReporterFilter):
         names = request.POST if request is not None else ()
         return dict.fromkeys(names, self.cleansed_substitute)
 
-    def get_traceback_frame_variables(self, request: Any, tb_frame: Any) -> list[tuple[str, Any]]:
+    def get_traceback_frame_variables(self, request: Any, tb_frame: Any) -> Any:
         """None of them."""
         return []

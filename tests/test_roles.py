@@ -39,7 +39,7 @@ API: dict[str, Any] = {
     "POST /tasks/delete-demo": OPERATE, "GET /tasks/{task_id}": READ,
     "GET /tasks/{task_id}/outputs": READ, "GET /tasks/{task_id}/events": READ,
     "GET /tasks/{task_id}/artifacts": READ, "GET /tasks/{task_id}/spend": READ,
-    "GET /tasks/{task_id}/effects": READ,
+    "GET /tasks/{task_id}/effects": READ, "GET /tasks/{task_id}/handoff": READ,
     "POST /tasks/{task_id}/effects/{effect_id}/mark": OPERATE,
     **{f"POST /tasks/{{task_id}}/{action}": OPERATE for action in (
         "cancel", "stop", "pause", "resume", "retry", "repair", "change", "outputs/{seq}/edit",
@@ -66,7 +66,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "overview": ("GET", READ), "trouble": ("GET", READ), "workers": ("GET", READ),
     "workflows": ("GET", READ), "workflow": ("GET", READ), "audit": ("GET", AUDIT),
     "audit-export": ("GET", AUDIT), "legend": ("GET", READ), "since": ("GET", READ),
-    "tasks": ("GET", READ),
+    "handoff": ("GET", READ), "tasks": ("GET", READ),
     "delete-demo": ("GET", OPERATE), "task": ("GET", READ), "outputs": ("GET", READ),
     "output": ("GET", READ), "events": ("GET", READ), "act": ("GET", OPERATE),
     "approvals": ("GET", READ), "approval": ("GET", READ), "approval-file": ("GET", READ),
@@ -311,12 +311,12 @@ def judge_page(caller: Caller, name: str, scope: str, *, part: bool) -> set[int]
     """How a person is to be refused; empty when they are not."""
     if not caller.scopes or caller.headers:
         return {401} if part else {302}
-    if caller.name == "submitter" and name in {"answer", "undo"}:
+    if caller.name == "submitter" and name == "answer":
         return set()  # the form is not filled in, so who may answer is not asked yet
     if scope not in caller.scopes:
         return {403}
-    of_task = {"task", "outputs", "output", "events", "act", "approval", "approval-file", "answer",
-               "undo", "artifact", "alert", "alert-act"}  # fmt: skip
+    of_task = {"task", "handoff", "outputs", "output", "events", "act", "approval", "answer",
+               "approval-file", "undo", "artifact", "alert", "alert-act"}  # fmt: skip
     return {404} if not caller.lane and name in of_task else set()
 
 

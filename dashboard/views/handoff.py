@@ -28,6 +28,7 @@ CONTEXT = 2
 def show_handoff(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     """One as it was sent (`sent`, its number), else as the next unit gets it; and what is new."""
     row = queries.find_task(task_id)
+    queries.require_payload()
     told = queries.list_handoffs(task_id, limit=SHOWN)
     chosen = read_seq(request.GET.get("sent", ""), "sent")
     if chosen:

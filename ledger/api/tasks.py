@@ -213,6 +213,8 @@ def list_effects(
 def show_handoff(request: HttpRequest, task_id: UUID, tokens: int | None = None) -> dict[str, Any]:
     """What a unit is told of the work before it, as Markdown and as data, within a bound."""
     require_scope(request, READ)
+    queries.read_revision(task_id)
+    queries.require_payload()
     sent = build_handoff(task_id, tokens)
     names = ("markdown", "data", "digest", "tokens")
     return {"task": str(task_id), **{name: getattr(sent, name) for name in names}}

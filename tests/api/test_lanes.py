@@ -227,6 +227,7 @@ def test_who_lacks_the_permission_payload_is_shown_no_contents(flow: Workflow) -
     shown = blind.get(f"/tasks/{task.pk}").expect(200)
     assert (shown["status"], shown["title"], shown["input"]) == ("waiting", "work of day", None)
     blind.get(f"/artifacts/{saved.pk}/content").expect_problem(403, "not_allowed")
+    blind.get(f"/tasks/{task.pk}/handoff").expect_problem(403, "not_allowed")
     body = {"decision": "approve", "digest": asked.digest}
     blind.post(f"/approvals/{asked.pk}/answer", body).expect_problem(403, "not_allowed")
     assert SECRET in make_caller().get(f"/tasks/{task.pk}").response.content.decode()
@@ -249,6 +250,7 @@ def test_pages_hide_contents_too(flow: Workflow) -> None:
     assert SECRET in seeing.get(f"/tasks/{task.pk}/").content.decode()
     assert SECRET in seeing.get(f"/approvals/{asked.pk}/").content.decode()
     assert blind.get(f"/artifacts/{saved.pk}/").status_code == 403
+    assert blind.get(f"/tasks/{task.pk}/handoff/").status_code == 403
     assert "somebody else answers" in blind.get(f"/approvals/{asked.pk}/").content.decode()
 
 
