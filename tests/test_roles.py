@@ -213,7 +213,8 @@ def find_fault(caller: Caller, response: Any, refused: list[AuditEntry], wanted:
         return f"refused with {status}" if bad or refused else ""
     if status not in wanted:
         return f"answered {status}, not {sorted(wanted)}"
-    if b"canary" in (b"" if response.streaming else response.content):
+    blind = READ not in caller.scopes or not caller.lane
+    if blind and b"canary" in (b"" if response.streaming else response.content):
         return "shows the title"
     return "" if refused or not caller.known else "is not in the audit log"
 
