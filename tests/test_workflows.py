@@ -227,7 +227,7 @@ def test_an_approval_names_steps() -> None:
     assert plain == lw.AskApproval("Go?", on_expiry="reject")
     with pytest.raises(ValueError, match="publish comes after verify"):
         normalise(lw.AskApproval("Go?", send_back_to="publish"))
-    with pytest.raises(ValueError, match=r"on_expiry=\): 'later' is neither dead nor fail nor reject"):
+    with pytest.raises(ValueError, match=r"on_expiry=\): 'later' is neither dead nor fail nor"):
         normalise(lw.AskApproval("Go?", on_expiry="later"))
 
 
