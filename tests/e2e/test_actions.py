@@ -199,7 +199,7 @@ def edit_an_output(hands: Mouse, three: Workflow) -> None:
     hands.write("Reason", "the source is wrong")
     hands.press("Edit and go on")
     wait_for(task, status=states.QUEUED, round=1)
-    hands.page.get_by_text("Edited by operator: the source is wrong").first.wait_for()
+    hands.page.get_by_text("Edited by admin: the source is wrong").first.wait_for()
 
 
 @script("stuck.act")
