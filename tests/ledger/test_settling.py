@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, transaction
 
 from ledger import clock, runner, settling, sql, states
-from ledger.errors import TaskNotFound
+from ledger.errors import LeaseLost
 from ledger.guardian import Guardian
 from ledger.models import Event, StepOutput, Task
 from ledger.runner import Engine
@@ -360,7 +360,7 @@ def test_a_task_that_is_gone_is_let_go(flow: Workflow) -> None:
         cursor.execute("DELETE FROM longwatch_event")
         cursor.execute("DELETE FROM longwatch_task")
     assert sql.beat_leases(OWNER, [held.lease], LEASE) == []
-    with pytest.raises(TaskNotFound):
+    with pytest.raises(LeaseLost, match="deleted"):
         holder.report_progress(held.lease, 1, 2, "")
     plan = lambda: settling._checkpoint(engine, held, unit)  # noqa: E731
     assert settling.settle(engine, held, plan) is None
