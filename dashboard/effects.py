@@ -92,6 +92,8 @@ def _tell_wait(row: Task) -> str:
 def _tell_waiting_again(waits: dict[str, Any]) -> str:
     if waits["for"] == states.SIGNAL:
         return f"It waits for {waits['name']} again, with all of its time."
+    if waits["for"] == states.BUDGET:
+        return "It looks for room in its parent's budget again, and goes on once there is some."
     return "It waits for its children again: first try those again that did not complete."
 
 

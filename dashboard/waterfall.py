@@ -39,12 +39,13 @@ LOOKS = {
     spans.WAITING: ("b-wait", "Waiting for a person"),
     spans.SIGNAL: ("b-wait", "Waiting for a signal"),
     spans.CHILDREN: ("b-wait", "Waiting for its children"),
+    spans.BUDGET: ("b-wait", "Waiting for its parent's budget"),
     spans.PAUSED: ("b-pause", "Paused"),
     spans.QUEUED: ("b-queue", "Queued"),
 }
 """kind: (css class, what the key calls it)."""
 
-HELD = frozenset({spans.WAITING, spans.SIGNAL, spans.CHILDREN, spans.PAUSED})
+HELD = frozenset({spans.WAITING, spans.SIGNAL, spans.CHILDREN, spans.BUDGET, spans.PAUSED})
 """Where a long time is written beside its bar."""
 
 

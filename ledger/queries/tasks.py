@@ -13,6 +13,7 @@ from django.db.models import BooleanField, Case, Count, Expression, Q, QuerySet,
 
 from ledger import clock, states
 from ledger.canonical import clean_text
+from ledger.conf import format_money
 from ledger.errors import InvalidInput, TaskNotFound
 from ledger.limits import describe_limits, describe_reserved, describe_used
 from ledger.models import Task
@@ -283,11 +284,15 @@ def _list_warnings(row: Task, fleet: Fleet) -> list[str]:
 
 
 def _show_wait(row: Task) -> dict[str, Any] | None:
-    """Of a task that waits for a signal: its name, and until when; for children: how many."""
+    """Of a task that waits for a signal: its name, and until when; for children: how many; for its
+    parent's budget: what the call that was refused needs of it."""
     if row.status != states.WAITING or row.waits is None:
         return None
     if row.waits["for"] == states.CHILDREN:
         return {"children": row.waits["count"], "open": row.children_open}
+    if row.waits["for"] == states.BUDGET:
+        cost = format_money(row.waits["cost"])
+        return {"budget": {"tokens": row.waits["tokens"], "cost": cost}}
     return {"signal": row.waits["name"], "until": row.available_at.isoformat()}
 
 

@@ -29,7 +29,7 @@ MAX_EVENTS = 500
 DONE, SUPERSEDED, RUNNING, STALLED = "done", "superseded", "running", "stalled"
 FAILED, LOST, RELEASED = "failed", "lost", "released"
 BACKOFF, WAITING, PAUSED, QUEUED = "backoff", "waiting", "paused", "queued"
-SIGNAL, CHILDREN = states.SIGNAL, states.CHILDREN
+SIGNAL, CHILDREN, BUDGET = states.SIGNAL, states.CHILDREN, states.BUDGET
 """What else is waited for; `WAITING` is for a person."""
 
 WORK = frozenset({DONE, SUPERSEDED, RUNNING, STALLED, FAILED, LOST, RELEASED})

@@ -236,9 +236,10 @@ def end_wait(
 def count_reached(task: Task) -> int:
     """How many steps of its workflow the task has run or is about to run.
 
-    The step after a wait is not among them before the wait is over, nor if it never was.
+    The step after a wait is not among them before the wait is over, nor if it never was. A unit
+    that waits for its parent's budget is itself to run again.
     """
-    return task.step_index + 1 - (task.waits is not None and not task.waits["last"])
+    return task.step_index + 1 - ((task.waits or {}).get("last") is False)
 
 
 def check_reached(task: Task, steps: Sequence[str], index: int, field: str, way: str) -> None:

@@ -101,7 +101,8 @@ def find_obstacle(task: Task, row: StepOutput) -> str:
     """Why `row` can't be edited as `task` is now, whatever its status; empty when it can."""
     if row.superseded_in_round is not None:
         return "it is superseded; edit the one in its place"
-    if task.waits is not None and row.seq == _find_last(task):
+    stored = task.waits is not None and task.waits["for"] != states.BUDGET
+    if stored and row.seq == _find_last(task):
         return f"the task waits since then; restart from {row.step_name}"
     asked = Q(task=task, round=row.round)
     if row.copied_from is not None:
