@@ -19,6 +19,10 @@ SETTING: Final = "LONGWATCH_ALERT_NETWORKS"
 type Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 type Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+_GIVEN_OUT: Final = ipaddress.ip_network("2000::/3")
+"""All of IPv6 that is; `is_global` also takes what once was for sites, and unused ways to write an
+IPv4 address."""
+
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -51,7 +55,7 @@ def check_addresses(host: str, found: list[tuple[Any, ...]]) -> None:
     allowed = load_networks()
     for *_, address in found:
         ip = _unwrap(ipaddress.ip_address(str(address[0]).partition("%")[0]))
-        if ip.is_global and not ip.is_multicast:
+        if ip.is_global and not ip.is_multicast and (ip.version == 4 or ip in _GIVEN_OUT):
             continue
         if not any(ip in network for network in allowed):
             raise AddressRefused(

@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime as dt
 from uuid import UUID
 
+from django.db.models import Q
+
 from ledger import limits, states
 from ledger.errors import LimitReached
 from ledger.events import SYSTEM, Actor, record_event
@@ -71,8 +73,8 @@ def go_on_with_budget(task_id: UUID) -> bool:
 
 
 def _stop_owner(task_id: UUID, short: LimitReached) -> bool:
-    """A task that waits for children which its limits keep from going on; unless one that runs may
-    yet cost less than it has reserved."""
+    """A task that waits for children which its limits keep from going on; unless a call under way
+    below it may yet cost less than it has reserved."""
     with lock_if_free(task_id) as found:
         if found is None:
             return False
@@ -80,9 +82,22 @@ def _stop_owner(task_id: UUID, short: LimitReached) -> bool:
         if (task.status, task.status_reason) != (states.WAITING, states.CHILDREN):
             return False
         spent = limits.find_spent(task)
-        if spent is None and Task.objects.filter(parent=task, status=states.RUNNING).exists():
+        if spent is None and _may_free(task):
             return False
         return stop_by_limit(task, now, spent or short.reason, 0 if spent else short.least)
+
+
+def _may_free(task: Task) -> bool:
+    """Whether anybody below runs, or is to run again with a call that its lost attempt left."""
+    reserved = Q(reserved_tokens__gt=0) | Q(reserved_cost__gt=0)
+    again = Q(status__in=(states.QUEUED, states.SCHEDULED)) & reserved
+    parents = [task.pk]
+    while parents:
+        below = Task.objects.filter(parent__in=parents)
+        if below.filter(Q(status=states.RUNNING) | again).exists():
+            return True
+        parents = list(below.filter(children_open__gt=0).values_list("pk", flat=True))
+    return False
 
 
 def stop_by_limit(task: Task, now: dt.datetime, reason: str, least: int = 0) -> bool:

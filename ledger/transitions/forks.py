@@ -14,6 +14,7 @@ from ledger.errors import InvalidInput, StaleRevision
 from ledger.events import Actor, record_event
 from ledger.ids import make_id
 from ledger.models import Approval, Artifact, Task
+from ledger.models.approvals import QUESTION
 from ledger.sql.copying import copy_outputs
 from ledger.transitions.moves import check_reached, lock_task, update_row
 from ledger.transitions.operators import check_reason
@@ -117,7 +118,8 @@ def _find_place(task: Task, workflow: Workflow, index: int) -> int:
 def _check_answers(task: Task, place: int) -> None:
     """What people agreed to must not come to stand for something else."""
     lineage = queries.list_lineage(task.pk)
-    asked = Approval.objects.filter(task__in=lineage, step_index__lt=place).order_by("step_index")
+    asked = Approval.objects.filter(task__in=lineage, step_index__lt=place, kind=QUESTION)
+    asked = asked.order_by("step_index")
     if (step := asked.values_list("step", flat=True).first()) is not None:
         raise InvalidInput(
             "from_step",

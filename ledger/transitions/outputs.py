@@ -12,6 +12,7 @@ from ledger import conf, queries, states
 from ledger.errors import InvalidInput, NotEditable, NotFound
 from ledger.events import Actor, record_event, shorten_values
 from ledger.models import Approval, StepOutput, Task
+from ledger.models.approvals import QUESTION
 from ledger.transitions.approvals import void_open_approval
 from ledger.transitions.holder import forget_answer
 from ledger.transitions.moves import (
@@ -107,7 +108,8 @@ def find_obstacle(task: Task, row: StepOutput) -> str:
     asked = Q(task=task, round=row.round)
     if row.copied_from is not None:
         asked |= Q(task__in=queries.list_lineage(task.pk)[1:])
-    if Approval.objects.filter(asked, step_index=row.step_index, turn=row.turn).exists():
+    unit = {"step_index": row.step_index, "turn": row.turn}
+    if Approval.objects.filter(asked, **unit, kind=QUESTION).exists():
         return (
             f"people were asked about it as it is; restart from {row.step_name}, so that they "
             "are asked again"

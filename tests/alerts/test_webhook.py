@@ -72,7 +72,7 @@ def test_anything_but_a_good_answer_is_a_failure_with_a_name(
     "host",
     ["127.0.0.1", "localhost", "[::1]", "10.1.2.3", "169.254.169.254", "192.168.0.1", "0.0.0.0",
      "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "[fe80::1]", "100.64.0.1", "224.0.0.1",
-     "2130706433", "0x7f.1", "017700000001"],
+     "[::127.0.0.1]", "[::ffff:0:10.0.0.1]", "[fec0::1]", "2130706433", "0x7f.1", "017700000001"],
 )  # fmt: skip
 def test_no_private_address_is_posted_to_unless_it_is_allowed(settings: Any, host: str) -> None:
     settings.LONGWATCH_ALERT_NETWORKS = []

@@ -13,7 +13,7 @@ from ledger.errors import ApprovalClosed, InvalidInput, LimitReached, NotAllowed
 from ledger.events import Actor
 from ledger.models import Approval, ApprovalVote, Task
 from ledger.testing import EXPIRE, run
-from ledger.transitions import approvals, forks, holder, operators, sweeps
+from ledger.transitions import approvals, forks, holder, operators, outputs, sweeps
 from ledger.workflows import Again, Limits, Sleep, WaitFor, Workflow, registered
 from tests.factories import (
     CLIENT,
@@ -85,6 +85,23 @@ def test_a_used_up_limit_asks_people_and_holds_no_lease() -> None:
     last = task.events.order_by("-seq")[0]
     assert (last.kind, last.data["limit"]) == ("approval_requested", "cost")
     assert last.seq == task.event_seq
+
+
+def test_an_answer_about_a_limit_agrees_to_no_work_so_an_edit_and_a_copy_stay_possible() -> None:
+    task = reach_limit()
+    answer(find_question(task), values={"units": 5})
+    flow = make_workflow(on_limit="ask")
+    held = claim(flow)
+    holder.settle_unit(held, make_unit(held, flow))
+    with registered(flow):
+        copy, _ = forks.fork_task(task.pk, from_step="c", input={"other": 1}, actor=OPERATOR)
+        assert copy.step_name == "c"
+        row = task.outputs.get(step_name="b")
+        outputs.edit_output(
+            task.pk, seq=row.seq, output={"ok": 2}, actor=OPERATOR, reason="better so"
+        )
+    task.refresh_from_db()
+    assert (task.status, task.step_name) == ("queued", "c")
 
 
 def test_without_on_limit_the_task_is_dead_by_it() -> None:

@@ -14,9 +14,19 @@ from ledger.models import Reservation, Spend, Task
 from ledger.runner import Engine, run_attempt
 from ledger.sql import Claimed
 from ledger.testing import run
-from ledger.transitions import approvals, operators
+from ledger.transitions import approvals, budgets, operators, sweeps
 from ledger.workflows import Child, Spawn, Workflow, registered
-from tests.factories import OPERATOR, OWNER, ask, claim, make_workflow, spawn, submit
+from tests.factories import (
+    LEASE,
+    OPERATOR,
+    OWNER,
+    ask,
+    attempt,
+    claim,
+    make_workflow,
+    spawn,
+    submit,
+)
 from tests.ledger.threads import MOST, Crew
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db(transaction=True)]
@@ -175,6 +185,28 @@ def test_an_answer_that_comes_when_the_budget_is_gone_starts_no_step() -> None:
     child = Task.objects.get(pk=asking.task_id)
     assert (child.status_reason, child.step_name, child.used_units) == ("budget", "b", 1)
     assert child.answer is not None  # it is still there when the task goes on
+
+
+@pytest.mark.parametrize("caller", ["grandchild", "lost"])
+def test_no_budget_is_over_while_a_call_of_anybody_below_may_cost_less(caller: str) -> None:
+    """Of a grandchild, or of a worker that was lost in it: its next attempt takes the call over."""
+    with registered(flow):
+        first, second = make_family(2)
+        if caller == "grandchild":
+            spawn(first, flow, 1)
+            first = claim(flow, first.owner)
+        limits.reserve_amount(first, key="dear", cost="80")
+        with pytest.raises(LimitReached) as caught:
+            limits.reserve_amount(second, key="x", cost="40")
+        budgets.await_budget(second, attempt(), caught.value)
+        if caller == "lost":
+            Task.objects.filter(pk=first.task_id).update(lease_until=clock.now(-1))
+            assert sweeps.reclaim_task(first.task_id, LEASE) == "queued"
+        assert not budgets.go_on_with_budget(second.task_id)
+        assert read_parent().status_reason == "children"
+        limits.record_spend(first, key="paid", cost="10", reservation="dear")
+        clock.offset += LATER
+        assert budgets.go_on_with_budget(second.task_id)
 
 
 def test_a_child_that_waits_for_calls_under_way_goes_on_when_they_cost_less() -> None:
