@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -185,7 +186,7 @@ def list_decided(limit: int = 20) -> list[dict[str, Any]]:
     """The approvals that were answered (or ended) last, newest first."""
     rows = see_approvals().exclude(status=OPEN).order_by("-decided_at", "-id")
     own = "id step risk subject status decided_by decided_at applied_at comment task_id".split()
-    return list(rows.values(*own, "task__workflow", "task__available_at")[:limit])
+    return _hide_comments(rows.values(*own, "task__workflow", "task__available_at")[:limit])
 
 
 def count_waiting() -> int:
@@ -197,7 +198,11 @@ def list_asked(task_id: UUID) -> list[dict[str, Any]]:
     """The questions that a task asked, newest first, without body and payload."""
     rows = see_approvals().filter(task=task_id).order_by("-requested_at", "-id")
     own = "id step round subject status decision decided_by comment requested_at decided_at".split()
-    return list(rows.values(*own)[:20])
+    return _hide_comments(rows.values(*own)[:20])
+
+
+def _hide_comments(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "comment": hide_text(row["comment"])} for row in rows]
 
 
 def name_tokens(ids: set[str]) -> dict[str, str]:

@@ -92,6 +92,8 @@ def hide_data(data: dict[str, Any]) -> dict[str, Any]:
     if sees_payload():
         return data
     shown = {name: value for name, value in data.items() if name in OPEN_DATA}
+    if data.get("delay") is not None:  # of a RetryLater, so in the step's own words
+        shown["why"] = HIDDEN
     for name in ("before", "after"):
         if isinstance(given := data.get(name), Mapping):
             shown[name] = {key: given[key] for key in given.keys() & OPEN_COLUMNS}

@@ -19,7 +19,7 @@ from ledger.errors import InvalidInput
 from ledger.models import AuditEntry, Reach, Task, Worker
 from ledger.queries import HIDDEN
 from ledger.tokens import make_token
-from ledger.transitions import operators
+from ledger.transitions import approvals, holder, operators
 from ledger.workflows import Workflow
 from tests.api.conftest import BASE, Api
 from tests.conftest import ROOT
@@ -29,6 +29,7 @@ from tests.factories import (
     OPERATOR,
     OWNER,
     ask,
+    attempt,
     claim,
     make_unit,
     make_workflow,
@@ -254,10 +255,26 @@ def test_pages_hide_contents_too(flow: Workflow) -> None:
     assert "somebody else answers" in blind.get(f"/approvals/{asked.pk}/").content.decode()
 
 
-def test_errors_are_told_by_their_type_alone(flow: Workflow) -> None:
-    from ledger.transitions import holder
-    from tests.factories import attempt
+def test_the_words_of_steps_and_answers_are_contents_too(flow: Workflow) -> None:
+    task = submit(flow)
+    holder.release_task(claim(flow), why=SECRET, delay=0.0)
+    asked = ask(claim(flow), flow, send_back_to="a")
+    answer: dict[str, Any] = {"digest": asked.digest, "actor": OPERATOR, "comment": SECRET}
+    approvals.decide_approval(asked.pk, decision="send_back", **answer)
+    again = ask(claim(flow), flow, send_back_to="a")
+    paths = [f"/tasks/{task.pk}/", f"/tasks/{task.pk}/events/", "/approvals/",
+             f"/approvals/{again.pk}/", f"/approvals/{asked.pk}/"]  # fmt: skip
+    blind, seeing = sign_in("viewer", payload=False), sign_in("viewer")
+    for path in paths:
+        assert SECRET not in blind.get(path).content.decode(), path
+    assert SECRET in seeing.get(f"/approvals/{again.pk}/").content.decode()
+    told = make_caller(payload=False).get(f"/tasks/{task.pk}/events")
+    assert SECRET not in told.response.content.decode()
+    (released,) = [one for one in told.expect(200)["items"] if one["kind"] == "released"]
+    assert (released["data"]["why"], released["data"]["delay"]) == (HIDDEN, 0.0)
 
+
+def test_errors_are_told_by_their_type_alone(flow: Workflow) -> None:
     task = submit(flow)
     failed = attempt()
     failed.error["message"] = SECRET
