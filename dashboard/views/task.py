@@ -211,8 +211,8 @@ def _say_reserved(kind: str, reserved: dict[str, Any]) -> str:
 
 
 def estimate_rest(row: Task, wall: float) -> str:
-    """How much work is left; nothing for what is held up: nobody knows how long."""
-    if row.status not in states.WALL_RUNS or row.started_at is None:
+    """How much work is left; nothing for what no worker runs: nobody knows how long it waits."""
+    if row.status != states.RUNNING or row.started_at is None:
         return ""
     return past.say_rest(queries.list_runs(row.workflow, row.workflow_version), wall)
 

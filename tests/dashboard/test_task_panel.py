@@ -138,7 +138,7 @@ def test_a_superseded_version_is_a_click_away(operator: Client, three: Workflow)
     holder.settle_unit(held, make_unit(held, three, output='{"better":1}'))
     text = cut(read_page(operator, task, step="a"), "task-panel")
     assert "better" in text
-    old = re.search(r'href="[^"]*\?unit=(\d+)"[^>]*>round 0', text)
+    old = re.search(r'href="[^"]*\?unit=(\d+)"[^>]*><span>round 0', text)
     assert old
     text = cut(read_page(operator, task, unit=old[1]), "task-panel")
     assert "Superseded in round 1." in text

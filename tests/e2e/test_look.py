@@ -10,10 +10,13 @@ from django.test import RequestFactory
 from django.views import defaults
 
 from ledger import artifacts, sql, states
-from ledger.models import Approval, Effect, Task
+from ledger.alerts import routing
+from ledger.alerts.deliveries import DEAD as DELIVERY_DEAD
+from ledger.models import AlertDelivery, AlertRule, Approval, Effect, Task
 from ledger.transitions import holder
 from ledger.transitions.approvals import decide_approval
 from ledger.workflows import Workflow
+from tests.alerts.kit import make_rule
 from tests.e2e.conftest import OpenPage
 from tests.factories import (
     LEASE,
@@ -27,6 +30,7 @@ from tests.factories import (
     submit,
 )
 from tests.held import make_context
+from tests.ledger.stages import run_out
 
 pytestmark = pytest.mark.browser
 
@@ -100,6 +104,14 @@ def pages(three: Workflow) -> list[str]:
     )  # fmt: skip
     assert Approval.objects.filter(pk=asked.pk).exists()
     submit(three)
+    limit = run_out(claim(three), three)
+    rule = make_rule(f"https://{LONG[:60]}.example/{LONG}", name=LONG[:100])
+    routing.route_outbox()
+    make_in(states.DEAD, three)
+    routing.route_outbox()
+    AlertDelivery.objects.update(state=DELIVERY_DEAD, error=LONG)
+    AlertRule.objects.update(failures=5)
+    submit(three)
     answered = ask(claim(three), three, form={"type": "object"}, proposal={"a": LONG, "b": 1})
     decide_approval(answered.pk, decision="approve", actor=OPERATOR, digest=answered.digest,
                     comment=LONG, values={"a": f"{LONG}!", "c": 2}, undo_seconds=600)  # fmt: skip
@@ -115,7 +127,8 @@ def pages(three: Workflow) -> list[str]:
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
         f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
         f"/tasks/{dead.id}/effect/",
-        "/approvals/", f"/approvals/{asked.id}/",
+        "/approvals/", f"/approvals/{asked.id}/", f"/approvals/{limit.id}/", "/since/",
+        "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/",
         f"/tasks/?status=dead&lane=default&tag=nightly&stalled=yes&q={LONG}", "/nowhere/",
     ]  # fmt: skip
