@@ -220,7 +220,7 @@ def test_axe_finds_nothing_on_the_page_that_can_not_be_made(
 
 def test_no_page_is_wider_than_the_screen(open_page: OpenPage, pages: list[str]) -> None:
     wide = {}
-    with open_page("operator") as page:
+    with open_page("admin") as page:
         page.expected.add(404)
         for path in pages:
             page.goto(path)
