@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -168,24 +169,26 @@ class Context:
         recording, when the task's limit is passed.
         """
         given = {"tokens_in": tokens_in, "tokens_out": tokens_out, "cost": cost, "note": note}
-        self._spend(given | {"key": self._make_key() if key is None else key}, own=key is None)
+        self._spend(given | {"key": self._make_key() if key is None else key})
 
     def _make_key(self) -> str:
         # Not the idempotency key: each attempt spends anew.
         self._spends += 1
         return f"{self.step}:{self.turn}:{self._claimed.fence}:{self._spends}"
 
-    def _spend(self, given: dict[str, Any], own: bool, reservation: str = "") -> None:
+    def _spend(self, given: dict[str, Any], reservation: str = "") -> None:
         amount = (given["tokens_in"] + given["tokens_out"], given["cost"])
         given = given | {"note": secrets.mask_text(given["note"]), "reservation": reservation}
+        tries = itertools.count(1)
 
         def record() -> None:
+            again = next(tries) > 1
             try:
                 new = limits.record_spend(self._claimed, **given)
             except LimitReached:  # it is recorded all the same
                 self._count_spend(*amount)
                 raise
-            if new or own:  # an own key that is there already: the answer was lost
+            if new or again:  # there already, though it was new: the answer was lost
                 self._count_spend(*amount)
 
         # Nothing ends it before it is on record: what was paid is paid, lease or no lease.
@@ -213,7 +216,7 @@ class Context:
             )
 
     def _settle_hold(self, hold: str, given: dict[str, Any]) -> None:
-        self._spend(given, own=given["key"] == f"hold:{hold}", reservation=hold)
+        self._spend(given, reservation=hold)
 
     def _release_hold(self, hold: str) -> None:
         with self._write("reserve()"):

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from ledger import limits, queries
 from ledger.errors import LeaseLost, LimitReached
-from ledger.models import Reservation, Spend, Task
+from ledger.models import Reservation, Spend, StepOutput, Task
 from ledger.sql import Claimed
 from ledger.testing import LOST, run
 from ledger.transitions import sweeps
@@ -156,6 +156,19 @@ def test_a_step_reserves_calls_and_settles() -> None:
     assert ended.result == {"shown": {"tokens": 50, "cost": "0.40"}}
     assert (ended.task["used"]["cost"], ended.task["used"]["tokens_in"]) == ("0.30", 9)
     assert ended.task["reserved"] == {"tokens": 0, "cost": "0.00"}
+
+
+def test_a_unit_counts_a_call_once_however_often_it_is_settled() -> None:
+    paying = Workflow("twice", self_approval=True)
+
+    @paying.step
+    def pay(ctx: Any) -> None:
+        for _ in range(2):
+            ctx.reserve(cost="0.50", key="call").settle(cost="0.40", tokens_in=7)
+
+    ended = run(paying)
+    unit = StepOutput.objects.get(task=ended.id)
+    assert (ended.task["used"]["cost"], unit.cost, unit.tokens) == ("0.40", 400_000_000, 7)
 
 
 def test_a_call_that_raises_may_have_cost_it_all() -> None:
