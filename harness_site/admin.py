@@ -122,3 +122,12 @@ class RoleAdmin(ByRole, GroupAdmin):
         if obj is not None and obj.name in ROLES:
             return False
         return super().has_change_permission(request, obj)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Store it, on record with its name before: questions are for groups by their names."""
+        old = Group.objects.filter(pk=obj.pk).first()
+        super().save_model(request, obj, form, change)
+        write_entry(
+            f"user:{request.user.pk}", "change_group" if old else "add_group", f"group:{obj.pk}",
+            before={"name": old.name} if old else None, after={"name": obj.name},
+        )  # fmt: skip

@@ -37,6 +37,19 @@ def find_group(name: str) -> str:
     return str(Group.objects.get(name=name).pk)
 
 
+def test_a_group_that_is_made_or_renamed_is_in_the_audit_log(admin: Client) -> None:
+    """Questions are for groups by their names, so a new name decides who may answer."""
+    assert admin.post(locate(Group, "add"), {"name": "legal"}).status_code == 302
+    key = find_group("legal")
+    assert admin.post(locate(Group, "change", key), {"name": "law"}).status_code == 302
+    rows = AuditEntry.objects.filter(target=f"group:{key}").order_by("id")
+    assert list(rows.values_list("action", "before", "after")) == [
+        ("add_group", None, {"name": "legal"}),
+        ("change_group", {"name": "legal"}, {"name": "law"}),
+    ]
+    assert {row.actor.partition(":")[0] for row in rows} == {"user"}
+
+
 def test_an_admin_adds_an_operator_who_then_signs_in(admin: Client) -> None:
     body = {"username": "eve", "password1": PASSWORD, "password2": PASSWORD,
             "usable_password": "true"}  # fmt: skip
