@@ -91,12 +91,12 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
     for key, value in data.items():
         if key in CHANGES or key in HIDDEN or value in (None, "", [], {}):
             continue
-        if key in {"reason", "why", "comment"}:
+        if key in {"reason", "why", "comment"} or (key == "limit" and str(value) in words.REASONS):
             parts.append(words.REASONS.get(str(value), str(value)))
         elif isinstance(value, dict):
             parts.append(summarise_data(value, limit))
         else:
-            name = CALLED.get(key, key)
+            name = CALLED.get(key, key.replace("_", " "))
             text = ", ".join(map(str, value[:5])) if isinstance(value, list) else _tell_time(value)
             parts.append(f"{name}: {text}" if name else str(text))
     return clean_text("; ".join(part for part in parts if part), limit)

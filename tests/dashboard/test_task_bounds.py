@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from dashboard import shown
 from ledger import limits
 from ledger.workflows import Scope, registered
 from tests.factories import claim, make_workflow, submit
@@ -40,3 +41,9 @@ def test_the_page_shows_what_is_reserved_beside_what_is_used(operator: Client) -
         text = operator.get(page).content.decode()
     assert ", $1.50 reserved" in text
     assert ", 2,000 reserved" in text
+
+
+def test_an_event_tells_a_limit_in_words() -> None:
+    told = shown.summarise_data({"reason": "budget", "limit": "limit_cost", "max_failed": 1})
+    assert told == "for its parent's budget; the money limit is used up; max failed: 1"
+    assert shown.summarise_data({"limit": "units"}) == "limit: units"
