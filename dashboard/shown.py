@@ -6,9 +6,6 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from django.contrib.auth import get_user_model
-from django.core.exceptions import ValidationError
-
 from dashboard import words
 from ledger import queries, registry, states
 from ledger.canonical import clean_text
@@ -123,40 +120,17 @@ def _tell_time(value: Any) -> Any:
 
 def name_actors(actors: Iterable[str]) -> dict[str, str]:
     """How each actor (`user:3`, `token:…`, `worker:host:pid:boot`) is called."""
-    ids: dict[str, set[str]] = {}
     everybody = set(actors)
-    for actor in everybody:
-        kind, _, key = actor.partition(":")
-        ids.setdefault(kind, set()).add(key)
-    users = _name_users(ids.get("user", set()))
-    tokens = queries.name_tokens(ids.get("token", set()))
-    return {actor: _name_actor(actor, users, tokens) for actor in everybody}
+    names = queries.name_callers(everybody)
+    return {actor: _name_actor(actor, names.get(actor)) for actor in everybody}
 
 
-def _name_actor(actor: str, users: dict[str, str], tokens: dict[str, str]) -> str:
+def _name_actor(actor: str, name: str | None) -> str:
     kind, _, key = actor.partition(":")
     if kind == "user":
-        return users.get(key, f"user {key}")
+        return name or f"user {key}"
     if kind == "token":
-        return f"token {tokens.get(key, key)}"
+        return f"token {name or key}"
     if kind == "worker":
         return ":".join(key.split(":")[:2])
     return f"{kind} {key}".strip()
-
-
-def _name_users(keys: set[str]) -> dict[str, str]:
-    model = get_user_model()
-    known = {key for key in keys if _is_key(model, key)}
-    if not known:
-        return {}
-    found = model._default_manager.filter(pk__in=known)
-    return {str(key): str(name) for key, name in found.values_list("pk", model.USERNAME_FIELD)}
-
-
-def _is_key(model: Any, key: str) -> bool:
-    """Whether it can be a user's: not one of another user model, or made up by other code."""
-    try:
-        model._meta.pk.to_python(key)
-    except (ValueError, ValidationError):
-        return False
-    return True

@@ -21,6 +21,7 @@ from ledger.queries.fleet import (
 )
 from ledger.queries.handoffs import list_handoffs
 from ledger.queries.history import list_events, list_outputs, list_spend, live_output
+from ledger.queries.names import name_callers
 from ledger.queries.overview import (
     Ended,
     Trials,
@@ -47,7 +48,6 @@ from ledger.queries.pages import (
     list_waiting,
     make_tag,
     may_stop,
-    name_tokens,
     read_tag,
     seconds_left,
     sum_steps,
@@ -159,7 +159,7 @@ __all__ = [
     "load_fleet",
     "make_tag",
     "may_stop",
-    "name_tokens",
+    "name_callers",
     "read_revision",
     "read_tag",
     "require_payload",

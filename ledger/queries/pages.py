@@ -13,7 +13,7 @@ from django.db.models import Count, F, Q, Subquery, Sum
 from ledger import clock, conf, states
 from ledger.conf import format_money
 from ledger.errors import NotFound, TaskNotFound
-from ledger.models import ApiToken, Event, StepOutput, Task
+from ledger.models import Event, StepOutput, Task
 from ledger.models.approvals import OPEN
 from ledger.queries.approvals import TASK_COLUMNS
 from ledger.queries.fleet import load_fleet
@@ -203,21 +203,3 @@ def list_asked(task_id: UUID) -> list[dict[str, Any]]:
 
 def _hide_comments(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "comment": hide_text(row["comment"])} for row in rows]
-
-
-def name_tokens(ids: set[str]) -> dict[str, str]:
-    """The names of API tokens by id; what is no id is left out."""
-    keys = [key for key in ids if _is_uuid(key)]
-    if not keys:
-        return {}
-    return {
-        str(pk): name for pk, name in ApiToken.objects.filter(pk__in=keys).values_list("id", "name")
-    }
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True

@@ -183,8 +183,7 @@ def test_a_polled_part_holds_no_form(operator: Client, three: Workflow) -> None:
 def test_the_page_and_its_poll_take_few_queries(
     operator: Client, three: Workflow, django_assert_max_num_queries: Any, status: str
 ) -> None:
-    """The most that a page can need: people and tokens to be named, a wait for a worker. A poll
-    that finds a change has looked for one first."""
+    """The most that a page can need: people and tokens to be named, a wait for a worker."""
     task = make_in(status, three)
     by_token = {"submitted_by": "token:01a226da-9930-78b7-a7dd-ee53d01bdb66"}
     Task.objects.filter(pk=task.pk).update(**by_token, started_at=task.created_at)
@@ -198,7 +197,7 @@ def test_the_page_and_its_poll_take_few_queries(
     with django_assert_max_num_queries(4):
         poll = operator.get(path_of(task), headers=PART | {"HX-PTag": tag})
     assert poll.status_code == 304
-    with django_assert_max_num_queries(13):
+    with django_assert_max_num_queries(12):
         poll = operator.get(path_of(task), headers=PART | {"HX-PTag": "0.0"})
     assert poll.status_code == 200
 
