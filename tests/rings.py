@@ -26,7 +26,7 @@ import psutil
 from tests.pg import Cluster, die_with_parent, find_binaries
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGETS = {"sqlite": 1500, "postgresql": 1200, "browser": 900}
+BUDGETS = {"sqlite": 1500, "postgresql": 1500, "browser": 900}
 """Seconds after which a ring is ended: a hung test must not hang the gate. Three times what a quiet
 machine with two cores needs."""
 
