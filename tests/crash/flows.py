@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 import urllib.request
@@ -154,3 +155,17 @@ def pay_the_bank(ctx: Any) -> Any:
 
     told = ctx.once("charge", charge, verify=find if ctx.input.verify else None)
     return Again(told) if ctx.turn + 1 < ctx.input.turns else told
+
+
+blabbing = Workflow("blabbing", input=Pace)
+
+
+@blabbing.step(retries=0)
+def blab(ctx: Any) -> Any:
+    """Says its secret wherever a step can, also in its title, and fails with it."""
+    secret = ctx.secret("CANARY")
+    ctx.log.info("the secret is %s", secret)
+    logging.getLogger("blabbing").warning("the secret is %s", secret)
+    ctx.report(1, 2, note=secret)
+    note_attempt(ctx)
+    raise RuntimeError(f"bad login with {secret}")
