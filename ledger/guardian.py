@@ -1,4 +1,4 @@
-"""The one thread beside a worker's main thread: beats, looks, acts where the step can't."""
+"""The thread beside a worker's main thread: beats, looks, acts where the step can't."""
 
 from __future__ import annotations
 

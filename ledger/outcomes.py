@@ -216,7 +216,8 @@ class WaitFor(Outcome):
 class Child:
     """A task to be spawned: a workflow's name (or the workflow) and what a client would submit.
 
-    Lane and priority are the parent's unless given; limits are never more than it has left.
+    Lane and priority are the parent's unless given; units and deadline never go beyond what it has
+    left, and tokens and money it shares.
     """
 
     workflow: Any

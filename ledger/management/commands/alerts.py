@@ -24,10 +24,10 @@ class Command(LedgerCommand):
         commands.add_parser("list", help="all rules")
         commands.add_parser("dead", help="the last deliveries that were given up")
         replay = commands.add_parser("replay", help="try again what a rule gave up")
-        replay.add_argument("rule", type=UUID)
-        replay.add_argument("--number", type=int, help="of one delivery; by default all of them")
+        replay.add_argument("rule", type=UUID, help="its id, see list")
+        replay.add_argument("--number", type=int, help="of one of them, see dead; else all")
         test = commands.add_parser("test", help="send a test by a rule")
-        test.add_argument("rule", type=UUID)
+        test.add_argument("rule", type=UUID, help="its id, see list")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the sub-command."""

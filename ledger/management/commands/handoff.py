@@ -21,7 +21,7 @@ class Command(LedgerCommand):
         """The task, the form and the bound."""
         parser.add_argument("task", type=UUID)
         parser.add_argument("--json", action="store_true", help="as data")
-        parser.add_argument("--tokens", type=int, metavar="N", help="of four bytes, at most")
+        parser.add_argument("--tokens", type=int, metavar="N", help="at most; of four bytes each")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print it."""

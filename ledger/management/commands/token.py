@@ -61,7 +61,7 @@ class Command(LedgerCommand):
         rotate.add_argument("--days", type=int, help="until the new one expires; else as the old")
         commands.add_parser("list", help="all tokens, without their text")
         revoke = commands.add_parser("revoke", help="end a token for good")
-        revoke.add_argument("id", type=UUID)
+        revoke.add_argument("id", type=UUID, help="see list")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the sub-command."""
