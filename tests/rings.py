@@ -26,8 +26,8 @@ import psutil
 from tests.pg import Cluster, die_with_parent, find_binaries
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGETS = {"sqlite": 1500, "postgresql": 1500, "browser": 900}
-"""Seconds after which a ring is ended: a hung test must not hang the gate. Three times what a quiet
+BUDGETS = {"sqlite": 1800, "postgresql": 1800, "browser": 900}
+"""Seconds after which a ring is ended: a hung test must not hang the gate. Twice what a quiet
 machine with two cores needs."""
 
 FEW = 5

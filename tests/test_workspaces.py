@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
 def var(settings: Any, tmp_path: Path) -> Iterator[Path]:
     settings.LONGWATCH_VAR = str(tmp_path / "var")
     settings.LONGWATCH_ARTIFACTS = str(tmp_path / "artifacts")
+    forget_home()
     yield tmp_path / "var"
     forget_home()
 
