@@ -89,9 +89,8 @@ def record_event(
     """
     if kind not in KINDS:
         raise ValueError(f"unknown event kind {kind!r}")
-    if (
-        audited and (watch := vars(task).get("watch")) is not None
-    ):  # ledger.auditing, of a task that is locked
+    # Put there by ledger.auditing, on a task that is locked.
+    if audited and (watch := vars(task).get("watch")) is not None:
         watch.note_event(kind, actor, data)
     task.event_seq += 1
     outbox.note_event(task, kind, at, data)

@@ -18,7 +18,7 @@ from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Task
 from ledger.sql import Claimed
 from ledger.transitions.approvals import void_open_approval
-from ledger.transitions.holder import Attempt, leave_running, record_attempt
+from ledger.transitions.holder import Attempt, leave_if_cancelled, record_attempt
 from ledger.transitions.limit_questions import ask_limit, describe_place
 from ledger.transitions.moves import lock_held, lock_if_free, make_error, move_task, requeue_task
 
@@ -34,9 +34,8 @@ def await_budget(held: Claimed, attempt: Attempt | None, short: LimitReached) ->
     with lock_held(held.lease, "budget") as (task, now):
         if attempt is not None:
             record_attempt(task, held, attempt, now, "attempt_failed")
-        if task.cancel_requested:
-            return leave_running(task, held, now, "await_budget", states.CANCELLED,
-                          states.CANCELLED_BY_OPERATOR, 0, {})  # fmt: skip
+        if leave_if_cancelled(task, held, now, "await_budget", {}):
+            return
         need = {"tokens": short.amount if short.reason == states.LIMIT_TOKENS else 0,
                 "cost": short.amount if short.reason == states.LIMIT_COST else 0}  # fmt: skip
         error = make_error(task, "LimitReached", str(short))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
 from uuid import UUID
 
 from ledger import states
@@ -22,13 +24,11 @@ def expire_approval(approval_id: UUID) -> bool:
     """waiting -> the same with the next people asked, or dead (approval_expired), or what the
     workflow says; silence is never a yes.
     """
-    request = find_request(approval_id)
-    with lock_if_free(request.task_id) as found:
+    with _lock_open(approval_id) as found:
         if found is None:
             return False
-        task, now = found
-        request = Approval.objects.select_for_update().get(pk=request.pk)
-        if request.status != kinds.OPEN or request.expires_at > now:
+        request, task, now = found
+        if request.expires_at > now:
             return False
         if escalate_question(request, task, now):
             move_task(task, now, "expire_approval", states.WAITING, reason=states.APPROVAL)
@@ -71,14 +71,12 @@ def escalate_question(request: Approval, task: Task, now: dt.datetime) -> bool:
 
 def remind_approval(approval_id: UUID) -> bool:
     """waiting -> the same, with an event for those who are asked: once each time that it is due."""
-    request = find_request(approval_id)
-    with lock_if_free(request.task_id) as found:
+    with _lock_open(approval_id) as found:
         if found is None:
             return False
-        task, now = found
-        request = Approval.objects.select_for_update().get(pk=request.pk)
+        request, task, now = found
         due = request.remind_at
-        if request.status != kinds.OPEN or due is None or not due <= now < request.expires_at:
+        if due is None or not due <= now < request.expires_at:
             return False
         request.reminders += 1
         Approval.objects.filter(pk=request.pk).update(
@@ -90,6 +88,21 @@ def remind_approval(approval_id: UUID) -> bool:
                      expires_at=request.expires_at.isoformat())  # fmt: skip
         move_task(task, now, "remind_approval", states.WAITING, reason=states.APPROVAL)
         return True
+
+
+@contextmanager
+def _lock_open(
+    approval_id: UUID,
+) -> Iterator[tuple[Approval, Task, dt.datetime] | None]:
+    """An open question and its task, both locked, with the time; None when it is closed, or when
+    somebody holds the task."""
+    task_id = find_request(approval_id).task_id
+    with lock_if_free(task_id) as found:
+        if found is None:
+            yield None
+            return
+        request = Approval.objects.select_for_update().get(pk=approval_id)
+        yield (request, *found) if request.status == kinds.OPEN else None
 
 
 def find_reminder(request: Approval, since: dt.datetime, now: dt.datetime) -> dt.datetime | None:
