@@ -14,6 +14,7 @@ from ledger.workflows import Workflow, registered
 from tests.factories import OWNER, make_workflow
 from tests.ledger.cutting import Proxy
 from tests.ledger.journal import run_until_rest
+from tests.ledger.threads import Crew
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,6 +37,15 @@ def flow(db: None) -> Iterator[Workflow]:
     workflow = make_workflow()
     with registered(workflow):
         yield workflow
+
+
+@pytest.fixture
+def together(flow: Workflow) -> Iterator[Crew]:
+    """Runs what it is given in threads that begin at the same instant. For tests whose
+    rows are really committed: marked with `transaction=True`."""
+    crew = Crew()
+    yield crew
+    crew.close()
 
 
 @pytest.fixture

@@ -17,9 +17,8 @@ from ledger.workflows import AskApproval, Workflow, hours
 from tests.factories import OPERATOR, ask, claim, submit
 from tests.ledger.replay import check_columns
 from tests.ledger.stages import APPROVER
-from tests.ledger.test_races import Crew, check_all, together
-
-__all__ = ["together"]
+from tests.ledger.test_races import check_all
+from tests.ledger.threads import Crew
 
 PROOF = bool(os.environ.get("LONGWATCH_TEST_PROOF"))
 LEAD = Actor("user", "7")

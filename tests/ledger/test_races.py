@@ -7,7 +7,7 @@ import datetime as dt
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from ledger.runner import Engine
 from ledger.sql import Claimed
 from ledger.transitions import approvals, holder, operators, overdue, sweeps
 from ledger.transitions.submit import submit_task
-from ledger.workflows import Workflow, registered
+from ledger.workflows import Workflow
 from tests.factories import (
     CLIENT,
     LEASE,
@@ -31,7 +31,6 @@ from tests.factories import (
     ask,
     claim,
     make_unit,
-    make_workflow,
     submit,
 )
 from tests.ledger.replay import check_columns
@@ -40,22 +39,6 @@ from tests.ledger.threads import PATIENCE, Crew, count_wins
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 LANES = ("one", "two", "three")
-
-
-@pytest.fixture
-def flow(transactional_db: None) -> Iterator[Workflow]:
-    """A workflow of three steps; what threads write is really committed."""
-    workflow = make_workflow()
-    with registered(workflow):
-        yield workflow
-
-
-@pytest.fixture
-def together(flow: Workflow) -> Iterator[Crew]:
-    """Runs what it is given in threads that begin at the same instant."""
-    crew = Crew()
-    yield crew
-    crew.close()
 
 
 def list_groups(flow: Workflow, first: int = 0) -> list[sql.Group]:

@@ -11,7 +11,7 @@ import datetime as dt
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,9 +22,9 @@ from ledger.errors import ApprovalClosed, LedgerError
 from ledger.events import Actor
 from ledger.models import Approval, Task
 from ledger.transitions import approvals, holder, operators, overdue
-from ledger.workflows import Workflow, registered
+from ledger.workflows import Workflow
 from tests.crash.cluster_kit import wait_for
-from tests.factories import LEASE, OPERATOR, OWNER, ask, claim, make_unit, make_workflow, submit
+from tests.factories import LEASE, OPERATOR, OWNER, ask, claim, make_unit, submit
 from tests.ledger.stages import APPROVER, decide, run_out
 from tests.ledger.test_races import check_all
 from tests.ledger.threads import PATIENCE, Crew, count_wins
@@ -38,22 +38,6 @@ pytestmark = [
 ]
 OTHER_PERSON = Actor("user", "4")
 CLOSINGS = ("approval_decided", "approval_voided", "approval_expired")
-
-
-@pytest.fixture
-def flow(transactional_db: None) -> Iterator[Workflow]:
-    """A workflow of three steps; what threads write is really committed."""
-    workflow = make_workflow()
-    with registered(workflow):
-        yield workflow
-
-
-@pytest.fixture
-def together(flow: Workflow) -> Iterator[Crew]:
-    """Runs what it is given in threads that begin at the same instant."""
-    crew = Crew()
-    yield crew
-    crew.close()
 
 
 def put(flow: Workflow, **options: Any) -> Approval:

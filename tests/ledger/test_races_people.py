@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -12,8 +11,8 @@ from ledger.errors import InvalidInput, LeaseLost, NotEditable, StaleRevision
 from ledger.models import Task
 from ledger.sql import Claimed
 from ledger.transitions import holder, operators
-from ledger.workflows import Workflow, registered
-from tests.factories import OPERATOR, claim, make_unit, make_workflow, submit
+from ledger.workflows import Workflow
+from tests.factories import OPERATOR, claim, make_unit, submit
 from tests.ledger.copying import edit, find_seq, fork
 from tests.ledger.replay import check_columns
 from tests.ledger.test_races import check_all
@@ -21,22 +20,6 @@ from tests.ledger.threads import Crew
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 TRIALS = 30
-
-
-@pytest.fixture
-def flow(transactional_db: None) -> Iterator[Workflow]:
-    """A workflow of three steps; what threads write is really committed."""
-    workflow = make_workflow()
-    with registered(workflow):
-        yield workflow
-
-
-@pytest.fixture
-def together(flow: Workflow) -> Iterator[Crew]:
-    """Runs what it is given in threads that begin at the same instant."""
-    crew = Crew()
-    yield crew
-    crew.close()
 
 
 def hold_second(flow: Workflow) -> Claimed:
