@@ -22,6 +22,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.files import File
 from django.core.files.storage import FileSystemStorage, Storage, storages
 
+from ledger import blobcache
+from ledger.conf import locate_var
 from ledger.errors import LedgerError, PayloadTooLarge
 
 type Source = bytes | str | Path | BinaryIO | Iterable[bytes]
@@ -96,11 +98,6 @@ class _Spooled(File):  # type: ignore[type-arg]  # generic in the stubs only
         return str(self.name)
 
 
-def locate_var() -> Path:
-    """The folder of what this site keeps on disk."""
-    return Path(getattr(settings, "LONGWATCH_VAR", "") or "var").resolve()
-
-
 def get_storage() -> Storage:
     """The storage of artifacts. Raises ImproperlyConfigured, naming the cure."""
     if "longwatch" in settings.STORAGES:
@@ -158,8 +155,11 @@ def open_blob(digest: str) -> BinaryIO:
     Reads twice; the second time from the page cache. A reader never sees a single wrong byte,
     wherever it seeks to, which hashing along the way could not promise.
     """
+    storage = get_storage()
     try:
-        file: BinaryIO = get_storage().open(name_blob(digest), "rb").file  # type: ignore[assignment]
+        if not isinstance(storage, DurableFiles):
+            return _open_copy(storage, digest)
+        file: BinaryIO = storage.open(name_blob(digest), "rb").file  # type: ignore[assignment]
     except FileNotFoundError:
         raise CorruptArtifact(digest, "are missing") from None
     try:
@@ -169,6 +169,18 @@ def open_blob(digest: str) -> BinaryIO:
     except BaseException:
         file.close()
         raise
+    return file
+
+
+def _open_copy(storage: Storage, digest: str) -> BinaryIO:
+    """The bytes of a store that is not this host's, from the host's own cache or by way of it."""
+    file = blobcache.open_cached(digest)
+    if file is None:
+        with storage.open(name_blob(digest), "rb") as source:
+            found, file = blobcache.copy_in(source)
+        if found != digest:
+            file.close()
+            raise CorruptArtifact(digest, "have changed")
     return file
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -60,6 +61,8 @@ class Tunables:
     inline_progress_bytes: int = 262_144
     upload_bytes: int = 1_073_741_824
     archive_bytes: int = 536_870_912
+    blob_cache_bytes: int = 2_147_483_648  # of a host: copies of files of a store far away
+    workspace_bytes: int = 21_474_836_480  # of a host: all folders of tasks
 
     @property
     def limit_cost_nano(self) -> int:
@@ -94,6 +97,11 @@ def load() -> Tunables:
             "Raise it, or lower LONGWATCH_HEARTBEAT_SECONDS."
         )
     return tunables
+
+
+def locate_var() -> Path:
+    """The folder of what this site keeps on disk."""
+    return Path(getattr(settings, "LONGWATCH_VAR", "") or "var").resolve()
 
 
 def parse_money(value: str | int | Decimal, name: str = "cost") -> int:

@@ -26,6 +26,7 @@ from uuid import UUID
 
 from ledger import blobs, canonical, sql
 from ledger.artifacts import write_blob_rows
+from ledger.conf import locate_var
 from ledger.errors import LedgerError
 from ledger.sql import Claimed
 
@@ -238,7 +239,7 @@ def _open_home() -> Path:
     global _home
     if _home is not None and _home[0] == os.getpid() and _home[1].is_dir():
         return _home[1]
-    top = blobs.locate_var() / "workspaces"
+    top = locate_var() / "workspaces"
     top.mkdir(mode=0o700, parents=True, exist_ok=True)
     remove_abandoned(top)
     home = top / f"{os.getpid()}-{secrets.token_hex(4)}"

@@ -24,7 +24,7 @@ import psutil
 from django.conf import settings
 
 from harness_site.workflows.modernise import warden
-from ledger.blobs import locate_var
+from ledger.conf import locate_var
 
 TAIL_BYTES = 64 * 1024
 REPORT_BYTES = 4 * 1024 * 1024
