@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO, Final
@@ -120,8 +119,10 @@ def trim_cache(most: int) -> int:
 
 
 def _remove_drafts(folder: Path) -> None:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        now = os.fstat(file.fileno()).st_mtime  # by the clock that dates all of them
     for changed, _, path in _list_files(folder):
-        if changed < time.time() - DRAFT_SECONDS:
+        if changed < now - DRAFT_SECONDS:
             Path(path).unlink(missing_ok=True)
 
 
