@@ -12,12 +12,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from django.conf import settings
+from django.conf import settings as site
 
-from harness_site.workflows.modernise.sandbox import Bounds, Ended, run_confined
+from ledger.sandbox import Bounds, Ended, run_confined
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -183,7 +184,7 @@ def test_when_we_are_killed_before_it_begins_its_folder_goes_too(tmp_path: Path)
 import os, pathlib, sys, time
 os.environ["DJANGO_SETTINGS_MODULE"] = "harness_site.settings"
 __import__("django").setup()
-from harness_site.workflows.modernise.sandbox import run_confined
+from ledger.sandbox import run_confined
 def fill(folder):
     (folder / "half").write_text("x")
     os.kill(os.getpid(), 9)
@@ -320,14 +321,14 @@ def test_root_has_no_powers_and_sees_no_process_of_ours() -> None:
 
 
 def test_what_the_site_keeps_is_hidden() -> None:
-    file = Path(settings.LONGWATCH_VAR) / "hidden.txt"
+    file = Path(site.LONGWATCH_VAR) / "hidden.txt"
     file.write_text("ours")
     try:
         ended = confine(
             f"""
             import os
             print(os.listdir({str(file.parent)!r}))
-            print(os.path.exists({str(settings.DATABASES["default"]["NAME"])!r}))
+            print(os.path.exists({str(site.DATABASES["default"]["NAME"])!r}))
             """
         )
     finally:
@@ -348,3 +349,30 @@ def test_what_it_closes_to_us_is_removed_all_the_same() -> None:
     )
     assert ended.code == 0
     assert Path("/etc").stat().st_mode & 0o777 == 0o755
+
+
+@both_ways
+def test_it_may_work_in_a_folder_of_ours_which_stays_and_sees_nothing_beside_it(
+    isolate: bool, tmp_path: Path, settings: Any
+) -> None:
+    settings.LONGWATCH_VAR = str(tmp_path)
+    for name in ("secret_key", "workspaces/1/other/file", "workspaces/1/task/file"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("ours")
+    code = (
+        "import os\n"
+        "for path in ('../../../secret_key', '../other/file', 'file'):\n"
+        "    print(os.path.isfile(path) and open(path).read())\n"
+        "open('made', 'w').close()\n"
+        "print(os.environ['WORD'])"
+    )
+    ended = run_confined(
+        lambda report: [sys.executable, "-c", code],
+        folder=tmp_path / "workspaces/1/task",
+        environment={"WORD": "given"},
+        isolate=isolate,
+    )
+    beside = "False" if "files" in ended.held else "ours"
+    assert ended.tail.splitlines() == [beside, beside, "ours", "given"]
+    assert (tmp_path / "workspaces/1/task/made").exists()
+    assert isolate or not ended.held

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness_site.workflows.modernise.sandbox import TAIL_BYTES, Bounds
+from ledger.sandbox import TAIL_BYTES, Bounds
 from tests.workflows.test_sandbox import confine, list_marked, mark
 
 __all__ = ["mark"]  # a fixture

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from harness_site.workflows.modernise import probe, sandbox
+from harness_site.workflows.modernise import probe
 from harness_site.workflows.modernise.tree import list_files, show_path
+from ledger import sandbox
 
 TESTS = ("unittest", "pytest", "compile")
 """How tests can be run. What a submitter gives is one of these names, never a command."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness_site.workflows.modernise.checks import copy_tree
-from harness_site.workflows.modernise.sandbox import PATH
+from ledger.sandbox import PATH
 from harness_site.workflows.modernise.tree import list_changes, list_files
 
 RULES = ("UP", "F", "I", "B", "SIM", "C4", "RUF", "PIE", "RET")

@@ -16,14 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import psutil
 from django.conf import settings
 
-from harness_site.workflows.modernise import warden
+from ledger import warden
 from ledger.conf import locate_var
 
 TAIL_BYTES = 64 * 1024
@@ -61,7 +61,8 @@ class Bounds:
 class Ended:
     """How the command ended: its exit code (128 + N: signal N), the end of its output (stdout and
     stderr), what it wrote to the report's descriptor, and what the kernel kept from it: `network`,
-    `processes` (of others), `files` (those that were to be hidden).
+    `processes` (of others), `files` (those that were to be hidden). Of an output longer than
+    TAIL_BYTES `head` is the beginning, and `dropped` counts the bytes between the two.
     """
 
     code: int
@@ -70,22 +71,28 @@ class Ended:
     report: list[bytes]
     held: frozenset[str]
     seconds: float
+    head: str = ""
+    dropped: int = 0
 
 
 def run_confined(
     build: Callable[[int], list[str]],
-    fill: Callable[[Path], object],
+    fill: Callable[[Path], object] = lambda folder: None,
     *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
     bounds: Bounds | None = None,
     isolate: bool = True,
+    network: bool = False,
     tick: Callable[[], object] = lambda: None,
 ) -> Ended:
-    """Run `build(descriptor of the report)` in a folder that `fill` has filled; wait for its end.
+    """Run `build(descriptor of the report)` in `folder`, or else in one of its own, which `fill`
+    has filled; wait for its end.
 
     When this returns or raises, and soon after this process dies too, all processes of the command
-    are dead and its folder is removed, with the HOME and TMPDIR that it was given. `tick` is called
-    a few times a second and may raise. `isolate=False` asks for no namespaces, as on a kernel that
-    has none.
+    are dead and its own folder is removed, with the HOME and TMPDIR that it was given. `environment`
+    comes on top of these. `tick` is called a few times a second and may raise. `isolate=False` asks
+    for no namespaces, as on a kernel that has none; `network=True` leaves it the network.
     """
     bounds = bounds or Bounds()
     scratch = Path(tempfile.mkdtemp(prefix="longwatch-"))
@@ -93,14 +100,16 @@ def run_confined(
     try:
         with open(reading, "rb", buffering=0) as report:
             try:
-                process = _start_warden(build(writing), scratch, bounds, writing, isolate)
+                spec = _describe(build(writing), scratch, folder, bounds, environment or {})
+                spec |= {"report": writing, "isolate": isolate, "network": network}
+                process = _start_warden(spec)
             finally:
                 os.close(writing)
             try:
                 fill(scratch / "tree")
                 started = time.monotonic()
                 _begin(process)
-                tail, lines = _read(process, report, bounds, tick)
+                output, lines = _read(process, report, bounds, tick)
             finally:
                 _end(process)
     finally:
@@ -109,17 +118,16 @@ def run_confined(
     return Ended(
         code=process.returncode if process.returncode >= 0 else 128 - process.returncode,
         timed_out=process.returncode == warden.TIMED_OUT and seconds >= bounds.seconds,
-        tail=tail.decode("utf-8", "backslashreplace"),
+        tail=output.tail.decode("utf-8", "backslashreplace"),
         report=lines[1:],
         held=_read_held(lines[:1]),
         seconds=seconds,
+        head=output.head.decode("utf-8", "backslashreplace"),
+        dropped=output.dropped,
     )
 
 
-def _start_warden(
-    command: list[str], scratch: Path, bounds: Bounds, report: int, isolate: bool
-) -> subprocess.Popen[bytes]:
-    spec = _describe(command, scratch, bounds) | {"report": report, "isolate": isolate}
+def _start_warden(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-B", warden.__file__, json.dumps(spec)],
         stdin=subprocess.PIPE,
@@ -127,36 +135,45 @@ def _start_warden(
         stderr=subprocess.STDOUT,
         cwd="/",
         env=spec["environment"],
-        pass_fds=[report],
+        pass_fds=[spec["report"]],
         start_new_session=True,
     )
 
 
-def _describe(command: list[str], scratch: Path, bounds: Bounds) -> dict[str, Any]:
+def _describe(
+    command: list[str],
+    scratch: Path,
+    folder: Path | None,
+    bounds: Bounds,
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
     for name in ("home", "tmp", "tree"):
         (scratch / name).mkdir()
+    folder = folder or scratch / "tree"
     return {
         "command": command,
         "scratch": str(scratch),
-        "folder": str(scratch / "tree"),
+        "folder": str(folder),
         "seconds": bounds.seconds,
         "limits": bounds.list_limits(),
-        "hide": list_hidden(scratch),
+        "hide": list_hidden(scratch, folder),
         "environment": {
             "PATH": PATH,
             "LANG": "C.UTF-8",
             "HOME": str(scratch / "home"),
             "TMPDIR": str(scratch / "tmp"),
+            **environment,
         },
     }
 
 
-def list_hidden(scratch: Path) -> list[str]:
+def list_hidden(*own: Path) -> list[str]:
     """What of the site an untrusted command must not read: its keys, database and artifacts.
 
-    A folder that also holds the interpreter, this code or `scratch` can't be hidden and is left.
+    Of a folder that holds one of the command's `own` everything beside that is hidden, as other
+    tasks' files are. One that holds the interpreter or this code can't be, and is left.
     """
-    needed = [scratch.resolve(), Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve()]
+    needed = [Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve()]
     wanted = [locate_var()]
     artifacts = str(getattr(settings, "LONGWATCH_ARTIFACTS", "") or "")
     if artifacts and "://" not in artifacts:
@@ -165,7 +182,31 @@ def list_hidden(scratch: Path) -> list[str]:
         if database["ENGINE"].endswith("sqlite3"):
             wanted += [Path(f"{database['NAME']}{suffix}") for suffix in ("", "-wal", "-shm")]
     paths = dict.fromkeys(path.resolve() for path in wanted)
-    return [str(path) for path in paths if not any(part.is_relative_to(path) for part in needed)]
+    kept = [path.resolve() for path in own]
+    hidable = [path for path in paths if not any(part.is_relative_to(path) for part in needed)]
+    return [str(part) for path in hidable for part in _cover(path, kept)]
+
+
+def _cover(path: Path, kept: list[Path]) -> list[Path]:
+    """What must be hidden for `path` to be, but for `kept`."""
+    if any(path.is_relative_to(one) for one in kept):
+        return []
+    if not any(one.is_relative_to(path) for one in kept):
+        return [path]
+    return [
+        part
+        for child in sorted(path.iterdir())
+        if not child.is_symlink()
+        for part in _cover(child, kept)
+    ]
+
+
+class _Output(NamedTuple):
+    """The first TAIL_BYTES, how many bytes are left out, and the last TAIL_BYTES."""
+
+    head: bytes
+    dropped: int
+    tail: bytes
 
 
 def _read(
@@ -173,11 +214,12 @@ def _read(
     report: IO[bytes],
     bounds: Bounds,
     tick: Callable[[], object],
-) -> tuple[bytes, list[bytes]]:
-    """The end of the output and the report's lines, read until both are closed."""
+) -> tuple[_Output, list[bytes]]:
+    """The output's two ends and the report's lines, read until both are closed."""
     assert process.stdout
     give_up = time.monotonic() + bounds.seconds + MARGIN_SECONDS
     output, reported, total, ticked = bytearray(), bytearray(), 0, 0.0
+    head, cut = b"", 0
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, output)
         selector.register(report, selectors.EVENT_READ, reported)
@@ -188,6 +230,9 @@ def _read(
                     selector.unregister(key.fileobj)
                 total += len(block)
                 key.data.extend(block)
+            if (over := len(output) - TAIL_BYTES) > 0:
+                head += bytes(output[: min(over, TAIL_BYTES - len(head))])
+                cut += over
             del output[:-TAIL_BYTES], reported[REPORT_BYTES:]
             if total > bounds.output_bytes:
                 output += b"\n[ended here: more than %d bytes of output]" % bounds.output_bytes
@@ -195,7 +240,7 @@ def _read(
             if time.monotonic() > ticked + TICK_SECONDS:
                 tick()
                 ticked = time.monotonic()
-    return bytes(output), bytes(reported).splitlines()
+    return _Output(head, cut - len(head), bytes(output)), bytes(reported).splitlines()
 
 
 def _begin(process: subprocess.Popen[bytes]) -> None:

@@ -1,6 +1,6 @@
 """A script: runs one command it does not trust, within limits, and leaves nothing of it running.
 
-`sandbox.py` starts it as `python -I -S -B warden.py SPEC` in a session of its own, with a clean
+`ledger.sandbox` starts it as `python -I -S -B warden.py SPEC` in a session of its own, with a clean
 environment and a pipe as standard input. A byte on it begins the command. It ends when the command
 ends, when the deadline is over, or when the pipe closes, which says that the process that asked is
 gone, however it went; then it removes the folder that the command ran in.
@@ -48,7 +48,7 @@ def main(spec: dict[str, Any]) -> int:
         if os.read(0, 1) != BEGIN:
             return TIMED_OUT
         deadline = time.monotonic() + spec["seconds"]
-        held = _enter_namespaces() if spec["isolate"] and LINUX else set()
+        held = _enter_namespaces(spec["network"]) if spec["isolate"] and LINUX else set()
         if LINUX:
             _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what loses its parent becomes ours
         inner = os.fork()
@@ -80,14 +80,12 @@ def _exit_code(status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _enter_namespaces() -> set[str]:
+def _enter_namespaces(keep_network: bool) -> set[str]:
     """Leave the network and the machine's processes behind. Returns what worked."""
-    all_of_them = os.CLONE_NEWNET | os.CLONE_NEWPID | os.CLONE_NEWIPC
+    network, cut = (0, set()) if keep_network else (os.CLONE_NEWNET, {"network"})
+    ways = [(network | os.CLONE_NEWPID | os.CLONE_NEWIPC, cut | {"processes"}), (network, cut)]
     for user in (0, os.CLONE_NEWUSER) if os.geteuid() == 0 else (os.CLONE_NEWUSER,):
-        for flags, held in (
-            (all_of_them, {"network", "processes"}),
-            (os.CLONE_NEWNET, {"network"}),
-        ):
+        for flags, held in ways:
             if _can_unshare(flags | user):
                 _unshare(flags | user)
                 return held
@@ -114,7 +112,8 @@ def _unshare(flags: int) -> None:
         for name, text in texts.items():
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
-    _raise_loopback()
+    if flags & os.CLONE_NEWNET:
+        _raise_loopback()
 
 
 def _raise_loopback() -> None:
