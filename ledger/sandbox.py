@@ -90,9 +90,10 @@ def run_confined(
     has filled; wait for its end.
 
     When this returns or raises, and soon after this process dies too, all processes of the command
-    are dead and its own folder is removed, with the HOME and TMPDIR that it was given. `environment`
-    comes on top of these. `tick` is called a few times a second and may raise. `isolate=False` asks
-    for no namespaces, as on a kernel that has none; `network=True` leaves it the network.
+    are dead and its own folder is removed, with the HOME and TMPDIR that it was given. What
+    `environment` holds is added. `tick` is called a few times a second and may raise. With
+    `isolate=False` it has no namespaces, as on a kernel without; `network=True` leaves it the
+    network.
     """
     bounds = bounds or Bounds()
     scratch = Path(tempfile.mkdtemp(prefix="longwatch-"))

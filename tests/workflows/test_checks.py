@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness_site.workflows.modernise.checks import TestRun, compare_runs, run_tests
-from ledger.sandbox import Bounds
 from harness_site.workflows.modernise.tree import list_files
+from ledger.sandbox import Bounds
 
 SUITE = """
 import unittest

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness_site.workflows.modernise.checks import copy_tree
-from ledger.sandbox import PATH
 from harness_site.workflows.modernise.tree import list_changes, list_files
+from ledger.sandbox import PATH
 
 RULES = ("UP", "F", "I", "B", "SIM", "C4", "RUF", "PIE", "RET")
 TARGET = "py312"
