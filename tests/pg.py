@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -51,10 +52,12 @@ def _read_version(folder: Path) -> tuple[int, ...]:
 
 
 def find_free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that was free a moment ago, and that no outgoing connection is given."""
+    while True:
+        port = random.SystemRandom().randrange(12_000, 32_000)  # randomly seeds the other one
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def die_with_parent() -> None:

@@ -1,6 +1,9 @@
 """`python -m tests.rings [RING…] [--require-all] [-- PYTEST ARGUMENTS]`: the tests, ring by ring.
 
 Each ring is one pytest process with a budget. The last lines say what ran and what was left out.
+Rings that may run side by side do so where the machine has room: each in a process of this program,
+as it looks for what its tests left running among all of its children. Their lines begin with the
+ring's name.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -29,6 +33,16 @@ ROOT = Path(__file__).resolve().parent.parent
 BUDGETS = {"sqlite": 1800, "postgresql": 1800, "browser": 900}
 """Seconds after which a ring is ended: a hung test must not hang the gate. Twice what a quiet
 machine with two cores needs."""
+
+BESIDE = {"sqlite", "postgresql"}
+"""Rings that run side by side: one uses half of two cores. The browser's pages have deadlines of
+their own, which a busy machine would miss."""
+
+LEAST_CORES = 2
+LEAST_MEMORY = 3 * 2**30
+
+TAIL = 80
+"""Lines that are shown once more of a ring that failed beside another."""
 
 FEW = 5
 """So many failures may be the machine's; more are the code's."""
@@ -92,6 +106,8 @@ def run_ring(ring: str, pytest_arguments: list[str], again: bool = False) -> Res
     started = time.monotonic()
     with provide(ring) as environment:
         before = {child.pid for child in psutil.Process().children()}
+        # A cache of its own: what failed last here is not what failed last beside it.
+        pytest_arguments = [f"-ocache_dir=.pytest_cache/{ring}", *pytest_arguments]
         code = run_pytest(environment, pytest_arguments, BUDGETS[ring])
         left_over = end_left_overs(before)
         tally = read_tally(Path(environment["LONGWATCH_TEST_TALLY"]))
@@ -131,7 +147,7 @@ def run_pytest(environment: dict[str, str], arguments: list[str], budget: int) -
                     process.wait(GRACE)
 
 
-def end_left_overs(before: set[int]) -> list[str]:
+def end_left_overs(before: set[int], grace: float = GRACE) -> list[str]:
     """Kill what the tests left running, and say what it was. Orphans come to us, the subreaper."""
 
     def list_new() -> list[psutil.Process]:
@@ -140,7 +156,7 @@ def end_left_overs(before: set[int]) -> list[str]:
         kept = {grand.pid for child in own for grand in child.children(recursive=True)}
         return [child for child in children if child.pid not in before | kept]
 
-    _, alive = psutil.wait_procs(list_new(), timeout=GRACE)
+    _, alive = psutil.wait_procs(list_new(), timeout=grace)
     lines = []
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -172,7 +188,91 @@ def describe_trouble(
     return "; ".join(troubles)
 
 
+@dataclass
+class Beside:
+    """A ring in a process of its own, and what it said."""
+
+    ring: str
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
+    def repeat_lines(self) -> None:
+        """Until it ends: each line with the ring's name before it."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            sys.stdout.write(f"{self.ring:10} | {line}")
+            sys.stdout.flush()
+
+    def read_result(self) -> Result:
+        """From the lines that it ended with, as any run of this program does."""
+        said = dict(line.rstrip().split(": ", 1) for line in self.lines if ": " in line)
+        trouble = said.get(f"FAILED {self.ring}", "")
+        if self.process.returncode and not trouble:
+            trouble = f"ended with exit code {self.process.returncode}"
+        return Result(f"ring {self.ring}: {said.get(f'ring {self.ring}', 'ran 0 tests')}", trouble)
+
+
+def run_beside(rings: list[str], arguments: list[str]) -> dict[str, Result]:
+    """Run rings that this machine has all for, at once, to the end of the last."""
+    before = {child.pid for child in psutil.Process().children()}
+    running: list[Beside] = []
+    try:
+        for ring in rings:
+            # A group of its own: an interrupt at the terminal is passed on once, by us.
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.rings", ring, *arguments],
+                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
+                preexec_fn=die_with_parent, process_group=0,
+            )  # fmt: skip
+            running.append(Beside(ring, process))
+        readers = [threading.Thread(target=one.repeat_lines, daemon=True) for one in running]
+        for reader in readers:
+            reader.start()
+        for one in running:
+            one.process.wait()
+    finally:
+        for one in running:
+            one.process.terminate()
+        for one in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                one.process.wait(4 * GRACE)
+            one.process.kill()
+        end_left_overs(before, 0)  # of a ring that was killed itself; they hold its pipe
+    for reader in readers:
+        reader.join(GRACE)
+    results = {one.ring: one.read_result() for one in running}
+    for one in running:
+        if results[one.ring].trouble:
+            print(f"\n=== ring {one.ring} FAILED, and ended so:", flush=True)
+            print("".join(one.lines[-TAIL:]), flush=True)
+    return results
+
+
+def choose_beside(rings: Iterable[str], pressed: bool = False) -> list[str]:
+    """Those of the rings to run side by side; none where there is no room, unless `pressed`."""
+    found = [r for r in rings if r in BESIDE and not find_reason_to_leave_out(r)]
+    roomy = (os.cpu_count() or 1) >= LEAST_CORES
+    roomy = roomy and psutil.virtual_memory().available >= LEAST_MEMORY
+    return found if len(found) > 1 and (roomy or pressed) else []
+
+
+def run_rings(options: argparse.Namespace) -> dict[str, Result]:
+    """Run each of them, two at once where that goes; the results in the order asked for."""
+    rings = list(dict.fromkeys(options.rings or BUDGETS))
+    results: dict[str, Result] = {}
+    if beside := choose_beside(rings, options.beside):
+        again = ["--again"] if options.again else []
+        results = run_beside(beside, [*again, "--", *options.pytest])
+    for ring in rings:
+        if ring not in results:
+            results[ring] = run_ring(ring, options.pytest, options.again)
+    return {ring: results[ring] for ring in rings}
+
+
 def _end_on_signal(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would end the clearing up
     sys.exit(128 + number)
 
 
@@ -186,6 +286,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("rings", nargs="*", metavar="RING", help=" ".join(BUDGETS))
     parser.add_argument("--require-all", action="store_true", help="fail if a ring is left out")
     parser.add_argument("--again", action="store_true", help="run a few failures once more, alone")
+    parser.add_argument("--beside", action="store_true", help="two at once on any machine")
     options = parser.parse_args(mine)
     if unknown := set(options.rings) - set(BUDGETS):
         parser.error(f"no ring {', '.join(sorted(unknown))}; there are {', '.join(BUDGETS)}")
@@ -199,8 +300,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end_on_signal)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    rings = options.rings or BUDGETS
-    results = {ring: run_ring(ring, options.pytest, options.again) for ring in rings}
+    try:
+        results = run_rings(options)
+    finally:
+        end_left_overs(set(), 0)  # after a signal
     print()
     failed = False
     for ring, result in results.items():
