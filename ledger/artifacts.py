@@ -15,9 +15,9 @@ import re
 from typing import TYPE_CHECKING, Any, BinaryIO
 from uuid import UUID
 
-from ledger import auditing, blobs, canonical, clock, conf, queries, sql
+from ledger import auditing, blobs, canonical, clock, conf, corruption, queries, sql
 from ledger.durability import require_durable
-from ledger.errors import InvalidInput, NotFound, Unserialisable
+from ledger.errors import ArtifactExpired, InvalidInput, NotFound, Unserialisable
 from ledger.ids import make_id
 from ledger.models import Artifact, Blob
 
@@ -33,6 +33,9 @@ VALUE_TYPE = "application/vnd.longwatch.value+json"
 ANY_TYPE = "application/octet-stream"
 SMALL_VALUE = 1_024
 """Bytes below which a value is not worth an artifact of its own."""
+
+MAX_MADE_FROM = 100
+"""Opened artifacts that are kept with what a unit makes."""
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w.+-]+=[\w.+-]+)*", re.ASCII)
 
@@ -53,13 +56,20 @@ def store_bytes(name: str, source: Source) -> Stored:
     """The first half of `save_artifact`: reads `source`, once, and asks no database."""
     require_durable("save_artifact()")
     check_name(name)
-    return blobs.store_blobs([source])[0]
+    return blobs.store_blobs([source], is_marked=corruption.is_marked)[0]
 
 
 def record_artifact(
-    claimed: Claimed, name: str, stored: Stored, media_type: str | None = None
+    claimed: Claimed,
+    name: str,
+    stored: Stored,
+    media_type: str | None = None,
+    made_from: list[str] | None = None,
 ) -> Artifact:
-    """The second half, which may be repeated: the row that names the bytes. Raises LeaseLost."""
+    """The second half, which may be repeated: the row that names the bytes. Raises LeaseLost.
+
+    `made_from` are the ids of the artifacts that the unit has opened.
+    """
     key = {
         "task_id": claimed.task_id,
         "step_index": claimed.step_index,
@@ -72,6 +82,9 @@ def record_artifact(
         "blob_id": stored.digest,
         "media_type": _choose_media_type(name, media_type),
         "fence": claimed.fence,
+        "made_from": made_from or None,
+        "expired_at": None,
+        "proof": None,
         "created_at": clock.now(),
         "created_by": f"worker:{claimed.owner}"[:200],
     }
@@ -91,7 +104,8 @@ def store_upload(
 ) -> Artifact:
     """Store an upload that no task owns yet. Raises InvalidInput, PayloadTooLarge."""
     check_name(name)
-    stored = blobs.store_blobs([stream], conf.load().upload_bytes)[0]
+    bound = conf.load().upload_bytes
+    stored = blobs.store_blobs([stream], bound, corruption.is_marked)[0]
     artifact = Artifact(
         name=name,
         media_type=_choose_media_type(name, media_type),
@@ -107,16 +121,26 @@ def store_upload(
 
 
 def write_blob_rows(stored: Iterable[Stored]) -> None:
-    """Record blobs whose bytes are in the store; those on record stay as they are."""
+    """Record blobs whose bytes were just stored, which heals those that were marked corrupt."""
     rows = [Blob(digest=one.digest, size=one.size, created_at=clock.now()) for one in stored]
     Blob.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+    corruption.note_sound(row.digest for row in rows)
 
 
-def find_artifact(ref: UUID | str, task_id: UUID | None) -> Artifact:
-    """A task's artifact by id or (its newest) by name, or an upload by id. Raises NotFound.
+def find_artifact(
+    ref: UUID | str,
+    task_id: UUID | None,
+    *,
+    version: int | None = None,
+    step: str | None = None,
+    turn: int | None = None,
+) -> Artifact:
+    """A task's artifact by id or (its newest) by name, or an upload by id.
 
     By id also those of the tasks that it was copied from, as its outputs may name them. Another
-    task's artifacts are not found: a submitter may not read through a task's eyes.
+    task's artifacts are not found: a submitter may not read through a task's eyes. By name also
+    its `version` (from 1), or the newest of a `step`, of a `turn`. Raises NotFound,
+    ArtifactExpired.
     """
     rows = Artifact.objects.select_related("blob")
     found = None
@@ -126,15 +150,34 @@ def find_artifact(ref: UUID | str, task_id: UUID | None) -> Artifact:
             known = task_id is not None and found.task_id in queries.list_lineage(task_id)
             found = found if known else None
     if found is None and task_id is not None and not isinstance(ref, UUID):
-        found = rows.filter(task_id=task_id, name=ref).order_by("-created_at", "-id").first()
+        wanted = {"step": step, "turn": turn}
+        named = rows.filter(
+            task_id=task_id, name=ref, **{k: v for k, v in wanted.items() if v is not None}
+        )
+        if version is None:
+            found = named.order_by("-created_at", "-id").first()
+        elif version > 0:
+            found = next(iter(named.order_by("created_at", "id")[version - 1 : version]), None)
     if found is None:
         raise NotFound("artifact", ref)
+    require_blob(found)
     return found
 
 
+def require_blob(artifact: Artifact) -> Blob:
+    """The blob of an artifact. Raises ArtifactExpired once retention has dropped its bytes."""
+    if artifact.blob is None:
+        assert artifact.expired_at is not None
+        raise ArtifactExpired(artifact.name, artifact.expired_at)
+    return artifact.blob
+
+
 def open_content(artifact: Artifact) -> BinaryIO:
-    """Its bytes as an open, seekable binary file, verified. Raises CorruptArtifact."""
-    return blobs.open_blob(artifact.blob_id)
+    """Its bytes as an open, seekable binary file, verified; `artifact` comes with its blob.
+
+    Raises CorruptArtifact, which is on record from then on, and ArtifactExpired.
+    """
+    return corruption.open_stored(require_blob(artifact).digest, artifact)
 
 
 def check_name(name: str) -> None:
@@ -229,7 +272,8 @@ def open_whole(data: dict[str, Any], task_id: UUID) -> dict[str, Any]:
 
 
 def _open_value(reference: dict[str, Any], task_id: UUID) -> Any:
-    found = Artifact.objects.filter(pk=reference[REFERENCE], media_type=VALUE_TYPE).first()
+    values = Artifact.objects.select_related("blob").filter(media_type=VALUE_TYPE)
+    found = values.filter(pk=reference[REFERENCE]).first()
     if found is None or (
         found.task_id != task_id and found.task_id not in queries.list_lineage(task_id)
     ):

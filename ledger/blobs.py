@@ -12,7 +12,7 @@ import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -39,8 +39,10 @@ class CorruptArtifact(LedgerError):
     code = "artifact_corrupt"
     status = 500
 
-    def __init__(self, digest: str, why: str) -> None:
-        super().__init__(f"The stored bytes of {digest} {why}. Restore them from a backup.")
+    def __init__(self, digest: str, why: str, name: str = "") -> None:
+        of = f"artifact {name!r} ({digest})" if name else digest
+        super().__init__(f"The stored bytes of {of} {why}. Restore them from a backup.")
+        self.digest, self.why = digest, why
 
 
 class Stored(NamedTuple):
@@ -116,9 +118,14 @@ def name_blob(digest: str) -> str:
     return f"{digest[:2]}/{digest}"
 
 
-def store_blobs(sources: Iterable[Source], limit: int | None = None) -> list[Stored]:
+def store_blobs(
+    sources: Iterable[Source],
+    limit: int | None = None,
+    is_marked: Callable[[str], bool] = lambda digest: False,
+) -> list[Stored]:
     """Store each source, durably when this returns; equal bytes are stored once.
 
+    `is_marked` tells a digest whose stored bytes are known to be wrong: they are stored anew.
     Streams, so memory stays at a chunk. Raises PayloadTooLarge above `limit` bytes, ValueError
     for a path that is no regular file and OSError when the store refuses.
     """
@@ -128,8 +135,9 @@ def store_blobs(sources: Iterable[Source], limit: int | None = None) -> list[Sto
         spooled = _spool_source(storage, source, limit)
         try:
             with closing(spooled):
-                name = name_blob(spooled.stored.digest)
-                if not _keep_stored(storage, name, spooled.stored.size):
+                digest, size = spooled.stored
+                name = name_blob(digest)
+                if not _keep_stored(storage, name, size) or is_marked(digest):
                     storage.save(name, spooled)
         finally:
             Path(spooled.temporary_file_path()).unlink(missing_ok=True)
@@ -140,12 +148,13 @@ def store_blobs(sources: Iterable[Source], limit: int | None = None) -> list[Sto
 
 
 def _keep_stored(storage: Storage, name: str, size: int) -> bool:
-    """Whether the bytes are there already; then they are as if stored now (see `collecting`)."""
+    """Whether the bytes are there already, as far as the store can tell without reading them.
+
+    Not in a folder: a rename over equal bytes costs no more than the look, makes them young (see
+    `collecting`), and heals a file whose bytes have changed before anybody read it.
+    """
     if isinstance(storage, DurableFiles):
-        try:
-            os.utime(storage.path(name))
-        except FileNotFoundError:
-            return False
+        return False
     return storage.exists(name) and storage.size(name) == size
 
 

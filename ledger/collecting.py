@@ -18,7 +18,7 @@ from django.db.models import ProtectedError
 
 from ledger import blobs, sql
 from ledger.errors import LedgerError
-from ledger.models import Artifact, Blob, StepOutput, Task
+from ledger.models import Artifact, Blob, StepOutput, Task, UploadPart
 from ledger.workspaces import read_manifest
 
 GRACE = 3_600.0
@@ -68,7 +68,10 @@ def collect_files(grace: float = GRACE) -> Collected:
 
 def mark_live() -> set[str]:
     """The digests that something names. All of them are in memory: 100 MB for a million."""
-    live = set(Artifact.objects.values_list("blob_id", flat=True).distinct())
+    live = {
+        digest for digest in Artifact.objects.values_list("blob_id", flat=True).distinct() if digest
+    }
+    live |= set(UploadPart.objects.values_list("blob_id", flat=True))
     trees: set[str] = set()
     for table in (Task, StepOutput):
         named = table._default_manager.exclude(workspace="").order_by()

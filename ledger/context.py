@@ -56,6 +56,7 @@ class Context:
         self._workspace: Workspace | None = None
         self._spends = 0
         self._pid = os.getpid()
+        self._opened: dict[str, None] = {}
         self.task_id: UUID = claimed.task_id
         self.step: str = step.name
         self.turn: int = claimed.turn
@@ -282,18 +283,23 @@ class Context:
         with self._write("save_artifact()"):
             stored = artifacts.store_bytes(name, source)
             return insist_on(
-                lambda: artifacts.record_artifact(self._claimed, name, stored, media_type),
+                lambda: artifacts.record_artifact(
+                    self._claimed, name, stored, media_type, list(self._opened)
+                ),
                 self.check,
             )
 
-    def open_artifact(self, ref: UUID | str) -> BinaryIO:
+    def open_artifact(self, ref: UUID | str, **which: Any) -> BinaryIO:
         """An artifact of this task by name (the newest) or id, or an upload by id: a binary file.
 
-        Its bytes are verified. Raises NotFound, CorruptArtifact.
+        By name also `version=` (from 1), or the newest of a `step=` or `turn=`. Its bytes are
+        verified. Raises NotFound, CorruptArtifact, ArtifactExpired.
         """
-        return artifacts.open_content(
-            self._read(lambda: artifacts.find_artifact(ref, self.task_id))
-        )
+        find = artifacts.find_artifact
+        found = self._read(lambda: find(ref, self.task_id, **which))
+        if len(self._opened) < artifacts.MAX_MADE_FROM:
+            self._opened[str(found.pk)] = None
+        return artifacts.open_content(found)
 
     @property
     def workspace(self) -> Path:

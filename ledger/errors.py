@@ -84,6 +84,16 @@ class NotFound(LedgerError):
         super().__init__(f"There is no {kind} {key}.")
 
 
+class ArtifactExpired(LedgerError):
+    """The artifact was there; its bytes are gone by the site's retention."""
+
+    code = "artifact_expired"
+    status = 410
+
+    def __init__(self, name: str, at: object) -> None:
+        super().__init__(f"The artifact {name!r} expired at {at:%Y-%m-%d %H:%M} UTC.")
+
+
 class InvalidInput(LedgerError):
     """Well-formed but refused; `field` is the path of what is wrong, the message names the cure."""
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
+from django.db.models import QuerySet
+
 from ledger import clock, queries, registry, sql
 from ledger.conf import format_money, load
 from ledger.errors import InvalidInput, UnknownStep, UnknownWorkflow
@@ -131,7 +133,7 @@ class _Reader:
             "decisions": (task.approvals.filter(status__in=DECIDED), self.tell_decision, "id"),
             "repairs": (task.events.filter(kind="repaired"), self.tell_repair, "seq"),
             "effects": (task.effects, self.tell_effect, "id"),
-            "artifacts": (task.artifacts.select_related("blob"), self.tell_artifact, "id"),
+            "artifacts": (self.list_artifacts(task), self.tell_artifact, "id"),
         }
         values = {"objective": task.input, "progress": task.progress}
         parts = {name: self.tell_values(found) for name, found in values.items()}
@@ -192,7 +194,11 @@ class _Reader:
         line = f"- {row.name} of {row.step}, turn {row.turn}, round {row.round}: {state}; result:"
         return self.make_part(line, {**data, "state": state}, row.result, "result")
 
+    def list_artifacts(self, task: Task) -> QuerySet[Artifact]:
+        return task.artifacts.filter(blob__isnull=False).select_related("blob")
+
     def tell_artifact(self, row: Artifact) -> Part:
+        assert row.blob is not None
         data = {"id": str(row.pk), "name": row.name, "step": row.step,
                 "media_type": row.media_type, "size": row.blob.size}  # fmt: skip
         line = f"- {_dump(row.name)} of {row.step}: {row.media_type}, {row.blob.size} bytes"

@@ -279,10 +279,10 @@ class RemoteContext:
             told = self._ask("save_artifact", file.fileno(), name=name, media_type=media_type)
         return SimpleNamespace(**told | {"id": UUID(told["id"])})
 
-    def open_artifact(self, ref: UUID | str) -> BinaryIO:
+    def open_artifact(self, ref: UUID | str, **which: Any) -> BinaryIO:
         """See Context."""
         with self._turn:
-            self._ask("open_artifact", ref=str(ref))
+            self._ask("open_artifact", ref=str(ref), **which)
             assert self._file is not None
             return os.fdopen(self._file, "rb")
 

@@ -158,7 +158,7 @@ def _answer(
                 saved = ctx.save_artifact(given["name"], source, given["media_type"])
             value = {"id": str(saved.id), "name": saved.name, "media_type": saved.media_type}
         elif what == "open_artifact":
-            sent = ctx.open_artifact(given["ref"])
+            sent = ctx.open_artifact(**given)
         else:
             raise ValueError(f"an isolated step can't ask for {what!r}")
     except UnitTimeout:

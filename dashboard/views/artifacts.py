@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from django.http import FileResponse, HttpResponseBase
+from django.http import HttpResponseBase
 from django.views.decorators.http import require_safe
 
 from dashboard.access import PageRequest, allow
-from ledger import artifacts, queries
+from ledger import queries
 from ledger.access import READ
+from ledger.api.serving import serve_artifact
+from ledger.artifacts import ANY_TYPE
 
 
 @require_safe
@@ -18,12 +20,4 @@ def download_artifact(request: PageRequest, artifact_id: UUID) -> HttpResponseBa
     """The bytes, verified against their digest, as an attachment of an opaque type."""
     row = queries.find_artifact(artifact_id)
     queries.require_payload()
-    name = row.name.replace("\\", "/").rsplit("/", 1)[-1] or "artifact"
-    response = FileResponse(
-        artifacts.open_content(row),
-        as_attachment=True,
-        filename=name,
-        content_type="application/octet-stream",
-    )
-    response["X-Content-Type-Options"] = "nosniff"
-    return response
+    return serve_artifact(request, row, ANY_TYPE)

@@ -29,6 +29,8 @@ from ledger.models import (
     Signal,
     Spend,
     StepOutput,
+    Upload,
+    UploadPart,
     Visit,
     Worker,
 )
@@ -123,7 +125,8 @@ class VoteAdmin(RecordAdmin):
 class ArtifactAdmin(OfTask):
     """Names of stored bytes."""
 
-    list_display = ("id", "task_id", "name", "step", "media_type", "created_by", "created_at")
+    list_display = ("id", "task_id", "name", "step", "media_type", "created_by", "created_at",
+                    "expired_at")  # fmt: skip
 
 
 @admin.register(Blob)
@@ -133,7 +136,24 @@ class BlobAdmin(RecordAdmin):
     ordering = ("digest",)
     search_fields = ("digest__exact",)
     search_help_text = "A SHA-256"
-    list_display = ("digest", "size", "created_at")
+    list_display = ("digest", "size", "created_at", "corrupt_at", "corrupt_why")
+
+
+@admin.register(Upload)
+class UploadAdmin(RecordAdmin):
+    """Files on their way in, in pieces."""
+
+    list_display = ("id", "name", "offset", "size", "created_by", "created_at", "expires_at",
+                    "artifact_id")  # fmt: skip
+
+
+@admin.register(UploadPart)
+class UploadPartAdmin(RecordAdmin):
+    """Pieces of uploads."""
+
+    ordering = ("-id",)
+    search_fields = ("upload__id__exact",)
+    list_display = ("id", "upload_id", "offset", "blob_id")
 
 
 @admin.register(AuditEntry)

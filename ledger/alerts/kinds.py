@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ledger.corruption import ARTIFACT_CORRUPT
 from ledger.outbox import LOST_TWICE
 from ledger.outcomes import RISKS as RISKS
 
@@ -23,6 +24,7 @@ KINDS: Final = {
     "failed": "Task failed",
     "cancelled": "Task cancelled",
     LOST_TWICE: "Second worker lost at one step",
+    ARTIFACT_CORRUPT: "Artifact corrupt",
     STALLED: "Task stalled",
     NO_WORKER: "No worker for what is queued",
     LIMIT_NEAR: "Most of a limit used",

@@ -225,19 +225,6 @@ class EventOut(BaseModel):
     data: dict[str, Json]
 
 
-class ArtifactOut(BaseModel):
-    """A named blob: a unit's product, or (`task` null) an upload."""
-
-    id: UUID
-    task: UUID | None
-    name: str
-    step: str
-    media_type: str
-    size: int
-    sha256: str
-    created_at: dt.datetime
-
-
 class VoteOut(BaseModel):
     """One person's vote."""
 

@@ -25,9 +25,9 @@ from ledger.api.bodies import (
     SignalIn,
     SubmitIn,
 )
+from ledger.api.files import ArtifactOut
 from ledger.api.longpoll import wait_for_change
 from ledger.api.schemas import (
-    ArtifactOut,
     DeletedOut,
     EffectOut,
     EventOut,

@@ -2,7 +2,7 @@
 
 from ledger.models.alerts import AlertCondition, AlertDelivery, AlertRule, Outbox
 from ledger.models.approvals import Approval, ApprovalVote
-from ledger.models.artifacts import Artifact, Blob
+from ledger.models.artifacts import Artifact, Blob, Upload, UploadPart
 from ledger.models.effects import Effect
 from ledger.models.handoffs import Handoff
 from ledger.models.history import Event, Reservation, Spend, StepOutput
@@ -31,6 +31,8 @@ __all__ = [
     "Spend",
     "StepOutput",
     "Task",
+    "Upload",
+    "UploadPart",
     "Visit",
     "Worker",
 ]

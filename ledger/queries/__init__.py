@@ -5,7 +5,12 @@ API renders them as JSON and the pages as HTML, so both tell the same state.
 """
 
 from ledger.queries.approvals import find_approval, list_approvals, show_approval
-from ledger.queries.artifacts import find_artifact, list_artifacts, show_artifact
+from ledger.queries.artifacts import (
+    find_artifact,
+    list_artifacts,
+    list_versions,
+    show_artifact,
+)
 from ledger.queries.effects import list_effects, list_latest_effects
 from ledger.queries.fleet import (
     Fleet,
@@ -152,6 +157,7 @@ __all__ = [
     "list_unfinished",
     "list_units",
     "list_unknown",
+    "list_versions",
     "list_waiting",
     "list_workers",
     "list_workflows",

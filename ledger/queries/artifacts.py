@@ -1,14 +1,27 @@
-"""What tasks produced and clients uploaded: names, sizes, digests. Never the bytes."""
+"""What tasks produced and clients uploaded: names, sizes, digests, lineage. Never the bytes."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from ledger.errors import NotFound
 from ledger.models import Artifact
 from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
 from ledger.queries.seen import see_artifacts
+
+OK, CORRUPT, EXPIRED = "ok", "corrupt", "expired"
+STATES: Final = (OK, CORRUPT, EXPIRED)
+"""Of an artifact's bytes: as saved (as far as is known), wrong or missing, dropped by retention."""
+
+
+class Version(NamedTuple):
+    """The place of an artifact among those of its name in its task."""
+
+    number: int = 1
+    latest: bool = True
+    before: UUID | None = None
 
 
 def find_artifact(artifact_id: UUID) -> Artifact:
@@ -24,18 +37,68 @@ def list_artifacts(
 ) -> Page[dict[str, Any]]:
     """The artifacts of a task, newest first."""
     rows = see_artifacts().select_related("blob").filter(task=task_id)
-    return page_newest(rows, "created_at", limit, cursor).convert(show_artifact)
+    page = page_newest(rows, "created_at", limit, cursor)
+    versions = number_versions(page.items)
+    return page.convert(lambda row: show_artifact(row, versions[row.pk]))
 
 
-def show_artifact(row: Artifact) -> dict[str, Any]:
+def number_versions(rows: Iterable[Artifact]) -> dict[UUID, Version]:
+    """The versions of `rows`, all of one task; in one query, none for uploads."""
+    named = {row.name for row in rows if row.task_id}
+    of = next((row.task_id for row in rows if row.task_id), None)
+    found = {row.pk: Version() for row in rows}
+    if of is None:
+        return found
+    kept = see_artifacts().filter(task=of, name__in=named).order_by("created_at", "id")
+    ids: dict[str, list[UUID]] = {name: [] for name in named}
+    for name, key in kept.values_list("name", "pk"):
+        ids[name].append(key)
+    for keys in ids.values():
+        before = None
+        for number, key in enumerate(keys, 1):
+            if key in found:
+                found[key] = Version(number, number == len(keys), before)
+            before = key
+    return found
+
+
+def show_artifact(row: Artifact, version: Version | None = None) -> dict[str, Any]:
     """The Artifact JSON; `row` comes with its blob."""
+    version = version or number_versions([row])[row.pk]
+    blob = row.blob
+    proof = row.proof or {}
     return {
         "id": str(row.pk),
         "task": str(row.task_id) if row.task_id else None,
         "name": row.name,
+        "version": version.number,
+        "latest": version.latest,
         "step": row.step,
+        "turn": row.turn,
+        "round": row.round,
+        "fence": row.fence,
         "media_type": row.media_type,
-        "size": row.blob.size,
-        "sha256": row.blob_id,
+        "size": blob.size if blob else proof["size"],
+        "sha256": blob.digest if blob else proof["sha256"],
+        "state": EXPIRED if blob is None else CORRUPT if blob.corrupt_at else OK,
+        "state_why": blob.corrupt_why if blob else "",
+        "supersedes": str(version.before) if version.before else None,
+        "copied_from": str(row.copied_from) if row.copied_from else None,
+        "made_from": row.made_from or [],
         "created_at": row.created_at,
+        "expired_at": row.expired_at,
     }
+
+
+def list_versions(artifact_id: UUID) -> list[dict[str, Any]]:
+    """The artifact and all others of its name in its task, newest first. Raises NotFound."""
+    row = find_artifact(artifact_id)
+    rows = [row]
+    if row.task_id:
+        same = see_artifacts().filter(task=row.task_id, name=row.name).select_related("blob")
+        rows = list(same.order_by("-created_at", "-id")[:MAX_VERSIONS])
+    versions = number_versions(rows)
+    return [show_artifact(one, versions[one.pk]) for one in rows]
+
+
+MAX_VERSIONS: Final = 200

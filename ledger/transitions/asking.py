@@ -104,7 +104,8 @@ def _describe_artifact(ref: str, task_id: UUID, field: str) -> dict[str, Any]:
         raise InvalidInput(
             f"AskApproval({field}=)", f"{ref!r:.80} is no artifact of this task."
         ) from None
+    blob = artifacts.require_blob(artifact)
     return {
         "id": str(artifact.pk), "name": artifact.name, "media_type": artifact.media_type,
-        "size": artifact.blob.size, "sha256": artifact.blob_id,
+        "size": blob.size, "sha256": blob.digest,
     }  # fmt: skip

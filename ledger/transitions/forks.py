@@ -185,12 +185,12 @@ def _copy_artifacts(copy: Task, task: Task, stand: Stand, now: dt.datetime) -> N
     hold.
     """
     units = {place.unit for place in stand.places}
-    saved = Artifact.objects.filter(task=task).exclude(media_type=VALUE_TYPE)
-    names = "name step step_index turn media_type blob_id created_by".split()
+    saved = Artifact.objects.filter(task=task, blob__isnull=False).exclude(media_type=VALUE_TYPE)
+    names = "name step step_index turn media_type blob_id created_by made_from".split()
     Artifact.objects.bulk_create(
         (
             Artifact(
-                id=make_id(), task=copy, round=0, created_at=now,
+                id=make_id(), task=copy, round=0, created_at=now, copied_from=row.pk,
                 **{name: getattr(row, name) for name in names},
             )
             for row in saved.order_by("created_at", "id")

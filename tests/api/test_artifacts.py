@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import email
 import hashlib
 import io
 import json
+from email.message import Message
 from typing import Any, NamedTuple
 
 import pytest
@@ -54,9 +56,11 @@ def test_an_upload_comes_back_byte_for_byte(api: Api) -> None:
     made = upload(api, Content_Type="application/octet-stream")
     digest = hashlib.sha256(DATA)
     assert made == {
-        "id": made["id"], "task": None, "name": "data.bin", "step": "", "size": len(DATA),
-        "media_type": "application/octet-stream", "sha256": digest.hexdigest(),
-        "created_at": made["created_at"],
+        "id": made["id"], "task": None, "name": "data.bin", "version": 1, "latest": True,
+        "step": "", "turn": 0, "round": 0, "fence": 0, "size": len(DATA), "state": "ok",
+        "state_why": "", "media_type": "application/octet-stream", "sha256": digest.hexdigest(),
+        "supersedes": None, "copied_from": None, "made_from": [],
+        "created_at": made["created_at"], "expired_at": None,
     }  # fmt: skip
     assert api.get(f"/artifacts/{made['id']}").expect(200) == made
     response = fetch(api, made)
@@ -90,7 +94,9 @@ def test_a_range_is_a_part(api: Api, asked: str, first: int, end: int) -> None:
 
 def test_other_ranges_are_the_whole_or_refused(api: Api) -> None:
     made = upload(api)
-    for asked in ("bytes=0-1,5-6", "bytes=-", "bytes=x-y", "items=0-1", "bytes=" + "9" * 30 + "-"):
+    many = "bytes=" + ",".join(f"{n}-{n}" for n in range(0, 63, 3))
+    for asked in ("bytes=0-1,x", "bytes=0-,0-,0-", many, "bytes=-", "bytes=x-y", "items=0-1",
+                  "bytes=" + "9" * 30 + "-"):  # fmt: skip
         assert len(fetch(api, made, Range=asked).body) == len(DATA)
     for asked in ("bytes=1280000-", "bytes=7-3", "bytes=-0"):
         response = fetch(api, made, Range=asked)
@@ -103,6 +109,32 @@ def test_other_ranges_are_the_whole_or_refused(api: Api) -> None:
     empty = upload(api, b"")
     assert fetch(api, empty).body == b""
     assert fetch(api, empty, Range="bytes=0-").status == 416
+
+
+def test_several_ranges_come_as_parts_of_their_own(api: Api) -> None:
+    response = fetch(api, upload(api), Range="bytes=0-1, 5-6,-3,9999999-")
+    assert response.status == 206
+    message = email.message_from_bytes(
+        f"Content-Type: {response.headers['Content-Type']}\r\n".encode() + response.body
+    )
+    parts = message.get_payload()
+    assert isinstance(parts, list)
+    size = len(DATA)
+    assert [part["Content-Range"] for part in parts if isinstance(part, Message)] == [
+        f"bytes 0-1/{size}", f"bytes 5-6/{size}", f"bytes {size - 3}-{size - 1}/{size}"
+    ]  # fmt: skip
+    for content in (DATA[:2], DATA[5:7], DATA[-3:]):
+        assert b"\r\n\r\n" + content + b"\r\n--" in response.body
+    assert response.headers["Content-Length"] == str(len(response.body))
+
+
+def test_a_head_is_answered_without_the_bytes(api: Api) -> None:
+    made = upload(api)
+    path = f"{BASE}/artifacts/{made['id']}/content"
+    response = api.client.head(path, headers=api.headers | {"Range": "bytes=0-1"})
+    assert (response.status_code, response.getvalue()) == (200, b"")
+    assert response.headers["Content-Length"] == str(len(DATA))
+    assert response.headers["ETag"] == f'"{made["sha256"]}"'
 
 
 def test_a_form_is_an_upload_too(api: Api) -> None:
