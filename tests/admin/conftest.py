@@ -75,7 +75,8 @@ def full(flow: Workflow) -> Task:
     Artifact.objects.create(task=task, name=HOSTILE, media_type="text/html", blob=blob,
                             created_at=now, created_by=OWNER)  # fmt: skip
     upload = Upload.objects.create(name=HOSTILE, media_type="<type>", size=1, sha256="<sum>",
-                                   slot=0, created_at=now, created_by="<by>", expires_at=now)  # fmt: skip
+                                   slot=0, created_at=now, created_by="<by>",
+                                   expires_at=now)  # fmt: skip
     UploadPart.objects.create(upload=upload, offset=0, blob=blob)
     Effect.objects.filter(pk=make_effect(task, HOSTILE[:100]).pk).update(args=HOSTILE)
     Handoff.objects.create(task=task, step="<step>", turn=0, round=0, fence=1, digest="<digest>",
