@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import tomllib
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -49,6 +51,19 @@ def read_flag(name: str) -> bool:
 def read_names(name: str) -> list[str]:
     """A comma-separated list; unset is empty."""
     return [part.strip() for part in os.environ.get(name, "").split(",") if part.strip()]
+
+
+def read_table(name: str) -> dict[str, Any]:
+    """What the file holds that the variable names: TOML, or JSON by its ending; unset is empty."""
+    path = os.environ.get(name, "").strip()
+    if not path:
+        return {}
+    try:
+        text = Path(path).read_text()
+        found = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise ImproperlyConfigured(f"{name}: the file {path} can't be read: {error}.") from None
+    return dict(found)
 
 
 def read_number(name: str, default: float | str) -> Any:

@@ -34,6 +34,7 @@ LONGWATCH_URL = env.read_url(
 LONGWATCH_WORKFLOWS = env.read_names("LONGWATCH_WORKFLOWS")
 LONGWATCH_ARTIFACTS = os.environ.get("LONGWATCH_ARTIFACTS") or str(VAR / "artifacts")
 LONGWATCH_VAR = str(VAR)
+LONGWATCH_CHECKS = env.read_table("LONGWATCH_CHECKS")
 LONGWATCH_ALERT_NETWORKS = env.read_names("LONGWATCH_ALERT_NETWORKS")
 
 # --- Database -----------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 import psutil
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, InterfaceError, connection
 
-from ledger import clock
+from ledger import clock, commands, registry
 
 NETWORK = (
     "nfs", "cifs", "smb", "9p", "virtiofs", "fuse.", "ceph", "glusterfs", "lustre", "gpfs", "afs",
@@ -127,6 +128,28 @@ def check_safety(app_configs: Any = None, **options: Any) -> list[CheckMessage]:
     return found
 
 
+def check_commands(app_configs: Any = None, **options: Any) -> list[CheckMessage]:
+    """The commands of LONGWATCH_CHECKS: well formed, here, and there for every workflow."""
+    try:
+        known = commands.read_checks()
+    except ImproperlyConfigured as error:
+        hint = "See docs/operating.md, Commands of evaluators."
+        return [Error(str(error), hint=hint, id="longwatch.E005")]
+    found: list[CheckMessage] = []
+    for workflow in registry.all_workflows():
+        for name in workflow.list_commands():
+            if name not in known:
+                text = f"Workflow {workflow.name} evaluates by the command {name!r}, which is none."
+                hint = f"Add {name} to LONGWATCH_CHECKS; until then those units fail."
+                found.append(Warning(text, hint=hint, id="longwatch.W005"))
+    for name, one in known.items():
+        if one.find_program() is None:
+            text = f"The program of the command {name!r}, {one.argv[0]}, is not here."
+            hint = f"Install it where workers run, on {one.find_path()}."
+            found.append(Warning(text, hint=hint, id="longwatch.W006"))
+    return found
+
+
 def check_library(app_configs: Any = None, **options: Any) -> list[CheckMessage]:
     """The worker library's version is one that the kills were tried with."""
     version = metadata.version("django-q2")
@@ -181,5 +204,5 @@ def read_skew() -> float:
     return max(began - there, there - ended, 0.0)
 
 
-CHECKS = (check_project, check_disk, check_safety, check_library)
+CHECKS = (check_project, check_disk, check_safety, check_commands, check_library)
 """What is registered with Django."""

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Literal, overload
 
@@ -227,6 +227,32 @@ class Workflow:
         self._digest = None
         return fn
 
+    def evaluate(
+        self,
+        name: str,
+        layers: Sequence[Any],
+        *,
+        of: StepRef | None = None,
+        repair_to: StepRef | None = None,
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> None:
+        """Append a step that judges the output of the step `of`, or without it all progress so far,
+        by these evaluators (`ledger.evaluators`), the cheapest first.
+
+        What they find is feedback of a repair to `repair_to`, by default `of`. Without a finding
+        the task goes on; a Person among the layers is asked before that. Raises ValueError for
+        layers that can't be, UnknownStep for a step that is not there yet.
+        """
+        from ledger.evaluators.judging import EvaluationStep  # which loads jsonschema
+
+        to = of if repair_to is None else repair_to
+        if to is None:
+            raise ValueError(f"evaluation {name}: repair_to= names where a finding leads back to")
+        named = [self.steps[self.index_of(ref)].name for ref in (to, to if of is None else of)]
+        step = EvaluationStep(name, layers, None if of is None else named[1], named[0])
+        self.step(step, timeout=timeout, retries=retries)
+
     def index_of(self, ref: StepRef) -> int:
         """The position of a step given by name or by index (also as digits). Raises UnknownStep."""
         for index, step in enumerate(self.steps):
@@ -237,6 +263,11 @@ class Workflow:
         if isinstance(ref, int) and not isinstance(ref, bool) and 0 <= ref < len(self.steps):
             return ref
         raise UnknownStep(ref, self._list_steps())
+
+    def list_commands(self) -> list[str]:
+        """The commands of LONGWATCH_CHECKS that its evaluations run."""
+        layers = (one for step in self.steps for one in getattr(step.fn, "layers", ()))
+        return [one.command for one in layers if one.kind == "command"]
 
     def digest(self) -> str:
         """SHA-256 (hex) over step names and sources; a change under one version is warned of."""
@@ -345,6 +376,8 @@ def _unwrap_partial(fn: Any) -> Any:
 
 def _read_source(fn: StepFunction) -> str:
     bare = inspect.unwrap(_unwrap_partial(fn))
+    if describe := getattr(bare, "describe_code", None):
+        return str(describe())
     try:
         return inspect.getsource(bare)
     except (OSError, TypeError):

@@ -13,14 +13,13 @@ from harness_site.workflows.modernise.ruffing import (
     MAX_FILE_BYTES,
     RULES,
     TARGET,
-    RuffFailed,
     apply_fixes,
     count_findings,
-    find_ruff,
     find_rule_problem,
 )
 from harness_site.workflows.modernise.ruffing import plan_changes as plan_in
 from harness_site.workflows.modernise.tree import list_files
+from ledger.linting import RuffFailed, find_ruff
 
 OLD = b"import os\nimport sys\nprint(sys.path)\n"
 NEW = b"import sys\n\nprint(sys.path)\n"

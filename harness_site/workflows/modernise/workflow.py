@@ -27,7 +27,6 @@ from harness_site.workflows.modernise.checks import (
 )
 from harness_site.workflows.modernise.given import Modernise
 from harness_site.workflows.modernise.ruffing import (
-    RuffFailed,
     apply_fixes,
     count_findings,
     plan_changes,
@@ -43,6 +42,7 @@ from ledger.artifacts import find_artifact
 from ledger.canonical import clean_text
 from ledger.context import Context
 from ledger.errors import NotFound
+from ledger.linting import RuffFailed
 from ledger.workflows import Again, AskApproval, Fail, Finish, Repair, Sleep, Workflow, minutes
 
 ORIGINAL, BASELINE, PLAN = "original.tgz", "baseline.json", "plan.json"
