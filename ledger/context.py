@@ -22,7 +22,7 @@ from ledger.holds import Hold
 from ledger.steplog import StepLog
 from ledger.transitions import holder
 from ledger.transitions.effects import begin_effect, finish_effect
-from ledger.workspaces import Workspace
+from ledger.workspaces import TaskFolder, release_folder
 
 if TYPE_CHECKING:
     from ledger.blobs import Source
@@ -53,7 +53,7 @@ class Context:
         self._workflow = workflow
         self._signals = signals
         self.grant = scopes.Grant(workflow.scope, workflow.name, claimed.lane)
-        self._workspace: Workspace | None = None
+        self._workspace: TaskFolder | None = None
         self._spends = 0
         self._pid = os.getpid()
         self._opened: dict[str, None] = {}
@@ -305,10 +305,13 @@ class Context:
     def workspace(self) -> Path:
         """The task's own folder, as the last accepted unit left it; kept when this one is.
 
-        Rebuilt here at first use, wherever the last unit ran. Its path may differ in every unit.
+        Rebuilt here at first use, wherever the last unit ran, and set up as the workflow says. Its
+        path may differ in every unit. Raises SetupFailed.
         """
         if self._workspace is None:
-            self._workspace = Workspace(self._claimed)
+            self._workspace = TaskFolder(
+                self._claimed, self._workflow.workspace, self.log, self.check
+            )
         return self._workspace.path
 
     # --- What the runner asks ---------------------------------------------------------------------
@@ -324,6 +327,10 @@ class Context:
         Raises WorkspaceRefused, LeaseLost.
         """
         return "" if self._workspace is None else self._workspace.snapshot()
+
+    def close(self) -> None:
+        """The unit is settled: its folder may give way to others."""
+        release_folder()
 
     def log_tail(self) -> str:
         """The end of what the step logged, secrets masked, as text that can be stored."""

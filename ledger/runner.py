@@ -195,6 +195,7 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
         return settling.settle(engine, held, plan)
     finally:
         engine.heart.drop()
+        ctx.close()
 
 
 def _warn_of_change(held: Claimed, workflow: Workflow) -> None:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from ledger import bounds, canonical, conf
 from ledger.bounds import Limits, days, hours, minutes, seconds
 from ledger.errors import InvalidInput, UnknownStep, Unserialisable
+from ledger.filerules import PLAIN, Workspace
 from ledger.outcomes import (
     RISKS,
     Advance,
@@ -60,6 +61,7 @@ __all__ = [
     "Step",
     "WaitFor",
     "Workflow",
+    "Workspace",
     "all_workflows",
     "days",
     "get",
@@ -120,7 +122,8 @@ class Workflow:
     `self_approval=True` lets the submitter of a task answer its questions; none of them has a
     lower risk than `risk_floor`, whatever the step says. With `on_limit="ask"` a used-up limit is
     a question to people; otherwise the task is dead by it.
-    `scope` names what the steps may use (None: anything).
+    `scope` names what the steps may use (None: anything). `workspace` says which files are not
+    kept, and how a rebuilt folder is set up.
     Raises ValueError for a name or a bound that can't be.
     """
 
@@ -136,6 +139,7 @@ class Workflow:
         on_limit: Literal["dead", "ask"] = "dead",
         risk_floor: Literal["low", "medium", "high"] = "low",
         scope: Scope | None = None,
+        workspace: Workspace | None = None,
         description: str = "",
     ) -> None:
         self.name = _check_name(name, "a workflow's name")
@@ -157,6 +161,9 @@ class Workflow:
         if scope is not None and not isinstance(scope, Scope):
             raise ValueError(f"workflow {name}: scope= takes a Scope, not {scope!r}")
         self.scope = scope
+        if workspace is not None and not isinstance(workspace, Workspace):
+            raise ValueError(f"workflow {name}: workspace= takes a Workspace, not {workspace!r}")
+        self.workspace = workspace or PLAIN
         self.description = description
         self.steps: list[Step] = []
         self._digest: str | None = None

@@ -8,9 +8,7 @@ import shutil
 import signal
 import socket
 import stat
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,50 +16,12 @@ from ledger import blobs, workspaces
 from ledger.errors import LeaseLost
 from ledger.events import Actor
 from ledger.models import Blob
-from ledger.sql import Claimed
 from ledger.transitions.operators import retry_task
-from ledger.workspaces import Entry, Workspace, WorkspaceRefused
+from ledger.workspaces import Entry, TaskFolder, WorkspaceRefused, folders, trees
 from tests.held import claim, claim_new, make_workflow
+from tests.workspaces.kit import describe, forget_home, move_on
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
-
-
-@pytest.fixture(autouse=True)
-def var(settings: Any, tmp_path: Path) -> Iterator[Path]:
-    settings.LONGWATCH_VAR = str(tmp_path / "var")
-    settings.LONGWATCH_ARTIFACTS = str(tmp_path / "artifacts")
-    forget_home()
-    yield tmp_path / "var"
-    forget_home()
-
-
-def forget_home() -> None:
-    """As in a new process: it has no folder yet, and the old one's lock is free."""
-    if workspaces._home is not None:
-        with contextlib.suppress(OSError):
-            os.close(workspaces._home[2])
-    workspaces._home = None
-
-
-def move_on(held: Claimed, workspace: Workspace) -> None:
-    """What an accepted checkpoint leaves on the task."""
-    held.workspace = workspace.snapshot()
-
-
-def describe(root: Path) -> dict[str, Any]:
-    """Everything below `root`, read without the code under test."""
-    found: dict[str, Any] = {}
-    for folder, folders, files in os.walk(root):
-        for name in (*folders, *files):
-            path = Path(folder, name)
-            key = str(path.relative_to(root))
-            if path.is_symlink():
-                found[key] = ("link", os.readlink(path))
-            elif path.is_dir():
-                found[key] = ("dir", stat.S_IMODE(path.stat().st_mode))
-            else:
-                found[key] = ("file", stat.S_IMODE(path.stat().st_mode), path.read_bytes())
-    return found
 
 
 def fill(root: Path) -> None:
@@ -80,14 +40,14 @@ def fill(root: Path) -> None:
 
 def test_a_tree_is_rebuilt_exactly_by_another_process() -> None:
     held = claim_new(make_workflow())
-    workspace = Workspace(held)
+    workspace = TaskFolder(held)
     assert describe(workspace.path) == {}
     fill(workspace.path)
     before = describe(workspace.path)
     move_on(held, workspace)
     first = workspace.path
     forget_home()
-    again = Workspace(held)
+    again = TaskFolder(held)
     assert again.path != first
     assert describe(again.path) == before
     assert again.snapshot() == held.workspace, "unchanged files are the same manifest"
@@ -95,7 +55,7 @@ def test_a_tree_is_rebuilt_exactly_by_another_process() -> None:
 
 def test_what_a_unit_that_was_not_accepted_did_is_gone_at_its_next_run() -> None:
     held = claim_new(make_workflow())
-    workspace = Workspace(held)
+    workspace = TaskFolder(held)
     fill(workspace.path)
     before = describe(workspace.path)
     move_on(held, workspace)
@@ -113,44 +73,44 @@ def test_what_a_unit_that_was_not_accepted_did_is_gone_at_its_next_run() -> None
     os.mkfifo(root / "fifo")
     (root / "src").chmod(0o500)
     os.link(root / "read-only", root / "twin")
-    assert describe(Workspace(held).path) == before
+    assert describe(TaskFolder(held).path) == before
 
 
 def test_a_removed_file_is_gone_and_a_locked_folder_is_no_obstacle() -> None:
     held = claim_new(make_workflow())
-    workspace = Workspace(held)
+    workspace = TaskFolder(held)
     fill(workspace.path)
     (workspace.path / "src").chmod(0o500)
     move_on(held, workspace)
-    workspace = Workspace(held)
+    workspace = TaskFolder(held)
     assert stat.S_IMODE((workspace.path / "src").stat().st_mode) == 0o500
     (workspace.path / "src").chmod(0o700)
     shutil.rmtree(workspace.path / "src")
     move_on(held, workspace)
     forget_home()
-    assert "src" not in describe(Workspace(held).path)
+    assert "src" not in describe(TaskFolder(held).path)
 
 
 def test_a_hard_link_does_not_tie_two_files_of_the_next_unit_together() -> None:
     held = claim_new(make_workflow())
-    workspace = Workspace(held)
+    workspace = TaskFolder(held)
     (workspace.path / "a").write_text("same")
     os.link(workspace.path / "a", workspace.path / "b")
     move_on(held, workspace)
-    root = Workspace(held).path
+    root = TaskFolder(held).path
     (root / "a").write_text("changed")
     assert (root / "b").read_text() == "same"
 
 
 def test_only_changed_content_is_stored() -> None:
     held = claim_new(make_workflow())
-    workspace = Workspace(held)
+    workspace = TaskFolder(held)
     for n in range(20):
         (workspace.path / f"f{n}").write_text(f"content {n}")
     move_on(held, workspace)
     before = set(Blob.objects.values_list("pk", flat=True))
     assert len(before) == 21
-    workspace = Workspace(held)
+    workspace = TaskFolder(held)
     (workspace.path / "f3").write_text("new")
     (workspace.path / "copy").write_text("content 4")
     (workspace.path / "f5").rename(workspace.path / "moved")
@@ -162,13 +122,13 @@ def test_only_changed_content_is_stored() -> None:
 def test_a_worker_that_lost_its_task_stores_no_workspace() -> None:
     workflow = make_workflow()
     held = claim_new(workflow)
-    workspace = Workspace(held)
+    workspace = TaskFolder(held)
     (workspace.path / "late").write_text("x")
     retry_task(held.task_id, actor=Actor("user", "1"))
     with pytest.raises(LeaseLost):
         workspace.snapshot()
     assert not Blob.objects.exists()
-    assert describe(Workspace(claim(workflow)).path) == {}
+    assert describe(TaskFolder(claim(workflow)).path) == {}
 
 
 @pytest.mark.parametrize(
@@ -183,7 +143,7 @@ def test_a_worker_that_lost_its_task_stores_no_workspace() -> None:
     ],
 )
 def test_a_link_that_leads_out_is_refused(link: str, target: str) -> None:
-    root = Workspace(claim_new(make_workflow())).path
+    root = TaskFolder(claim_new(make_workflow())).path
     (root / "sub" / "deep").mkdir(parents=True)
     (root / "sub" / "up").symlink_to("..")
     (root / link).symlink_to(target.format(root=root))
@@ -193,7 +153,7 @@ def test_a_link_that_leads_out_is_refused(link: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", ["b", "sub/../sub", "a", "sub/up/b"])
 def test_a_link_that_stays_inside_is_kept_as_it_is(target: str) -> None:
-    root = Workspace(claim_new(make_workflow())).path
+    root = TaskFolder(claim_new(make_workflow())).path
     (root / "sub").mkdir()
     (root / "sub" / "up").symlink_to("..")
     (root / "a").symlink_to(target)
@@ -201,7 +161,7 @@ def test_a_link_that_stays_inside_is_kept_as_it_is(target: str) -> None:
 
 
 def test_what_is_no_file_is_refused_with_its_path() -> None:
-    root = Workspace(claim_new(make_workflow())).path
+    root = TaskFolder(claim_new(make_workflow())).path
     os.mkfifo(root / "pipe")
     with pytest.raises(WorkspaceRefused, match="'pipe' is a device, FIFO or socket; remove it"):
         workspaces.scan_tree(root)
@@ -217,54 +177,56 @@ def test_what_is_no_file_is_refused_with_its_path() -> None:
 
 
 def test_a_workspace_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = Workspace(claim_new(make_workflow())).path
+    root = TaskFolder(claim_new(make_workflow())).path
     (root / "a").write_bytes(b"x" * 100)
     (root / "b").write_bytes(b"x" * 100)
-    monkeypatch.setattr(workspaces, "MAX_BYTES", 150)
+    monkeypatch.setattr(trees, "MAX_BYTES", 150)
     with pytest.raises(WorkspaceRefused, match="'b' is beyond"):
         workspaces.scan_tree(root)
-    monkeypatch.setattr(workspaces, "MAX_BYTES", 1_000)
-    monkeypatch.setattr(workspaces, "MAX_ENTRIES", 1)
+    monkeypatch.setattr(trees, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(trees, "MAX_ENTRIES", 1)
     with pytest.raises(WorkspaceRefused, match="'b' is beyond"):
         workspaces.scan_tree(root)
 
 
 def test_a_corrupt_blob_fails_the_rebuild() -> None:
     held = claim_new(make_workflow())
-    workspace = Workspace(held)
+    workspace = TaskFolder(held)
     (workspace.path / "a").write_text("hello")
     move_on(held, workspace)
     digest = workspaces.read_manifest(held.workspace)["a"].digest
     (Path(str(blobs.get_storage().path(blobs.name_blob(digest))))).write_text("jello")
     forget_home()
     with pytest.raises(blobs.CorruptArtifact):
-        Workspace(held)
+        TaskFolder(held)
 
 
 def test_folders_of_dead_processes_are_removed_and_of_living_ones_kept(var: Path) -> None:
     workflow = make_workflow()
-    first = Workspace(claim_new(workflow)).path
+    first = TaskFolder(claim_new(workflow)).path
     child = os.fork()
     if child == 0:
         # A child has its own folder beside its parent's, and dies without a word.
         code = 1
         with contextlib.suppress(BaseException):
-            home = workspaces._open_home()
+            home = folders.open_home()
             code = 0 if home != first.parent and first.is_dir() else 1
         os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     homes = var / "workspaces"
-    assert len(list(homes.iterdir())) == 2
-    workspaces.remove_abandoned(homes)
-    assert list(homes.iterdir()) == [first.parent]
+    (homes / "1-half-made").mkdir()  # killed before it had its lock
+    (homes / ".gone-2-x" / "half" / "removed").mkdir(parents=True)
+    assert len(list(homes.glob("*/"))) == 4
+    folders.remove_abandoned(homes)
+    assert list(homes.glob("*/")) == [first.parent]
     forget_home()
-    Workspace(claim_new(workflow))
+    TaskFolder(claim_new(workflow))
     assert not first.parent.exists()
 
 
 def test_what_a_killed_worker_had_begun_is_no_part_of_the_next_run(var: Path) -> None:
     held = claim_new(make_workflow())
-    workspace = Workspace(held)
+    workspace = TaskFolder(held)
     fill(workspace.path)
     before = describe(workspace.path)
     move_on(held, workspace)
@@ -272,23 +234,21 @@ def test_what_a_killed_worker_had_begun_is_no_part_of_the_next_run(var: Path) ->
     shutil.rmtree(var)
     child = os.fork()
     if child == 0:
-        root = Workspace(held).path
+        root = TaskFolder(held).path
         (root / "half").write_text("done")
         (root / "nothing").write_text("begun")
         os.kill(os.getpid(), signal.SIGKILL)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert len(list((var / "workspaces").glob("*/*/half"))) == 1
-    assert describe(Workspace(held).path) == before
+    assert describe(TaskFolder(held).path) == before
     assert not list((var / "workspaces").glob("*/*/half"))
 
 
 def test_a_process_keeps_the_folders_of_its_last_tasks_only() -> None:
     workflow = make_workflow()
     paths = []
-    for n in range(workspaces.KEPT_TREES + 2):
-        workspace = Workspace(claim_new(workflow))
+    for n in range(folders.KEPT_TREES + 2):
+        workspace = TaskFolder(claim_new(workflow))
         os.utime(workspace.path, (n, n))
         paths.append(workspace.path)
     assert [path.exists() for path in paths] == [False, False, True, True, True, True]
-    workspaces.remove_workspace(claim_new(workflow).task_id)
-    assert paths[-1].exists()

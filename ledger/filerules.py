@@ -1,0 +1,68 @@
+"""What an author declares of a task's files: what is kept, how a rebuilt folder is set up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from pathspec import GitIgnoreSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Workspace:
+    """How the folder of a workflow's tasks is kept.
+
+    `ignore` has patterns as in a .gitignore: what they match is neither stored nor promised.
+    `setup` is a command and its arguments, run without a shell where the folder has been rebuilt,
+    once all files of `inputs` are there; for the same inputs its `outputs`, which are ignored too,
+    come from a cache of the host. Raises ValueError for what can't be.
+    """
+
+    ignore: Sequence[str] = ()
+    setup: Sequence[str] = ()
+    inputs: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+    _spec: GitIgnoreSpec = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("ignore", "setup", "inputs", "outputs"):
+            given = getattr(self, name)
+            if isinstance(given, str) or not all(isinstance(text, str) and text for text in given):
+                raise ValueError(f"Workspace({name}=): takes a list of texts, not {given!r}")
+            object.__setattr__(self, name, tuple(given))
+        for name in ("inputs", "outputs"):
+            paths = tuple(_check_path(path, name) for path in getattr(self, name))
+            object.__setattr__(self, name, paths)
+        if not self.setup and (self.inputs or self.outputs):
+            raise ValueError("Workspace(): inputs= and outputs= are those of setup=")
+        try:
+            spec = GitIgnoreSpec.from_lines(self.ignore)
+        except ValueError as error:
+            raise ValueError(f"Workspace(ignore=): {error}") from None
+        object.__setattr__(self, "_spec", spec)
+        if hidden := [path for path in self.inputs if self._hides(path)]:
+            raise ValueError(f"Workspace(inputs=): {hidden[0]!r} is ignored, so it is never there")
+
+    @property
+    def hides_any(self) -> bool:
+        """Whether any path can be ignored."""
+        return bool(self.ignore or self.outputs)
+
+    def ignores(self, path: str, is_folder: bool) -> bool:
+        """Whether the path, whose parents are not ignored, is: with all below it, if a folder."""
+        return path in self.outputs or self._spec.match_file(f"{path}/" if is_folder else path)
+
+    def _hides(self, path: str) -> bool:
+        parents = [path[:at] for at, letter in enumerate(path) if letter == "/"]
+        return any(self.ignores(one, True) for one in parents) or self.ignores(path, False)
+
+
+PLAIN = Workspace()
+"""Everything is kept, and nothing is to be set up."""
+
+
+def _check_path(path: str, name: str) -> str:
+    path = path.removeprefix("./").rstrip("/")
+    if path.startswith("/") or not {"", ".", ".."}.isdisjoint(path.split("/")):
+        raise ValueError(f"Workspace({name}=): {path!r} is no path inside of the workspace")
+    return path
