@@ -20,7 +20,7 @@ from ledger.deadlines import UnitStopped, UnitTimeout
 from ledger.errors import Unserialisable
 from ledger.failures import RemoteFailure
 from ledger.outcomes import Fail, Outcome, RetryLater
-from ledger.processes import describe_exit, list_environment
+from ledger.processes import describe_exit
 from ledger.wire import Wire, decode_outcome
 
 if TYPE_CHECKING:
@@ -80,9 +80,15 @@ def run_isolated(workflow: Workflow, step: Step, ctx: Context) -> Outcome:
 
 
 def _start_process(descriptor: int) -> subprocess.Popen[bytes]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "LONGWATCH_DATABASE_URL"
+        and (name == "LONGWATCH_SECRET_KEY" or not name.startswith("LONGWATCH_SECRET_"))
+    }
     return subprocess.Popen(
         [sys.executable, "-c", BOOT, str(descriptor), json.dumps(sys.path)],
-        env=list_environment(), stdin=subprocess.DEVNULL, pass_fds=[descriptor], process_group=0,
+        env=kept, stdin=subprocess.DEVNULL, pass_fds=[descriptor], process_group=0,
     )  # fmt: skip
 
 

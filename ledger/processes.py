@@ -114,17 +114,6 @@ def describe_process(pid: int) -> str:
     return f"{pid} {' '.join(command)[:100]}"
 
 
-def list_environment() -> dict[str, str]:
-    """This process's variables without those that hold the ledger's address or a secret: for what
-    is no part of the product."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name != "LONGWATCH_DATABASE_URL"
-        and (name == "LONGWATCH_SECRET_KEY" or not name.startswith("LONGWATCH_SECRET_"))
-    }
-
-
 def describe_exit(code: int) -> str:
     """How a process ended, by its exit code (negative: by a signal), as half a sentence."""
     if code >= 0:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from ledger.processes import describe_exit, list_environment
+from ledger.processes import describe_exit
 
 LAST_LINES: Final = 20
 LONGEST_LINE: Final = 2_000
@@ -38,9 +38,11 @@ def run_command(
     Ends with all of its group, however that is. Raises SetupFailed, with its last lines.
     """
     log.info("set-up: %s", shlex.join(argv))
+    # Ours name the database and hold secrets, and the command may run other people's code.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LONGWATCH_")}
     try:
         process = subprocess.Popen(
-            argv, cwd=folder, env=list_environment(), bufsize=0, process_group=0,
+            argv, cwd=folder, env=kept, bufsize=0, process_group=0,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
     except (OSError, ValueError) as error:

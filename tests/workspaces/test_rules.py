@@ -116,7 +116,8 @@ def run_as_nobody(root: Path) -> str:
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
-            os.setuid(65534)
+            if os.geteuid() == 0:
+                os.setuid(65534)
             try:
                 scan_tree(root)
             except WorkspaceRefused as error:
