@@ -8,6 +8,7 @@ from typing import Any
 
 from ledger import blobs
 from ledger.blobs import CorruptArtifact
+from ledger.errors import StoreUnavailable
 
 MAX_BYTES = 512 * 1024
 
@@ -24,7 +25,7 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, str]:
         return "", "they are too large"
     try:
         return _compare_bytes(old["sha256"], new["sha256"])
-    except CorruptArtifact:
+    except (CorruptArtifact, StoreUnavailable):
         return "", LOST
 
 

@@ -8,29 +8,35 @@ then spooled to a temporary file and handed to that storage.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import stat
-import tempfile
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
-
-from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
-from django.core.files import File
-from django.core.files.storage import FileSystemStorage, Storage, storages
+from typing import Any, BinaryIO
 
 from ledger import blobcache
-from ledger.conf import locate_var
 from ledger.errors import LedgerError, PayloadTooLarge
+from ledger.stores import (
+    INCOMING,
+    BlobStore,
+    DurableFiles,
+    Stored,
+    get_storage,
+    name_blob,
+)
 
 type Source = bytes | str | Path | BinaryIO | Iterable[bytes]
 """What can be stored: bytes, text (as UTF-8), a regular file, an open binary file, chunks."""
 
 CHUNK = 1 << 20
-INCOMING = ".incoming"
+LARGE = 64 << 20
+BELIEVED_SECONDS = 60.0
+MOST_BELIEVED = 256
 
 
 class CorruptArtifact(LedgerError):
@@ -45,79 +51,6 @@ class CorruptArtifact(LedgerError):
         self.digest, self.why = digest, why
 
 
-class Stored(NamedTuple):
-    """Where bytes are and how many: the key of a Blob row."""
-
-    digest: str
-    size: int
-
-
-class DurableFiles(FileSystemStorage):
-    """Files under opaque names; a saved file is there for good once `sync_folders` has run."""
-
-    def __init__(self, location: str | Path) -> None:
-        super().__init__(location=location)
-        self._changed: set[Path] = set()
-
-    def get_available_name(self, name: str, max_length: int | None = None) -> str:
-        """The name itself: what is named by its digest is overwritten by its equal only."""
-        return name
-
-    def make_folder(self, folder: Path) -> None:
-        """Make `folder` with its parents, noting each for `sync_folders`."""
-        if not folder.is_dir():
-            self.make_folder(folder.parent)
-            folder.mkdir(mode=0o700, exist_ok=True)
-            self._changed.add(folder.parent)
-
-    def _save(self, name: str, content: Any) -> str:
-        target = Path(self.path(name))
-        self.make_folder(target.parent)
-        os.replace(content.temporary_file_path(), target)
-        self._changed.add(target.parent)
-        return name
-
-    def sync_folders(self) -> None:
-        """Flush every folder that changed: the names of files outlast a power cut from here on."""
-        for folder in self._changed:
-            handle = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-        self._changed.clear()
-
-
-class _Spooled(File):  # type: ignore[type-arg]  # generic in the stubs only
-    """A temporary file with all its bytes on disk, and what they hash to."""
-
-    def __init__(self, path: str, stored: Stored) -> None:
-        super().__init__(open(path, "rb"), path)  # noqa: SIM115  closed by the one who spooled it
-        self.stored = stored
-
-    def temporary_file_path(self) -> str:
-        """Where it lies; Django's own word for a file that a storage may move."""
-        return str(self.name)
-
-
-def get_storage() -> Storage:
-    """The storage of artifacts. Raises ImproperlyConfigured, naming the cure."""
-    if "longwatch" in settings.STORAGES:
-        return storages["longwatch"]
-    location = str(getattr(settings, "LONGWATCH_ARTIFACTS", "") or locate_var() / "artifacts")
-    if "://" in location:
-        raise ImproperlyConfigured(
-            f"LONGWATCH_ARTIFACTS is {location!r}; it takes a folder. For another store, configure "
-            'the alias "longwatch" in STORAGES.'
-        )
-    return DurableFiles(location)
-
-
-def name_blob(digest: str) -> str:
-    """The name of a blob in the storage."""
-    return f"{digest[:2]}/{digest}"
-
-
 def store_blobs(
     sources: Iterable[Source],
     limit: int | None = None,
@@ -127,70 +60,108 @@ def store_blobs(
 
     `is_marked` tells a digest whose stored bytes are known to be wrong: they are stored anew.
     Streams, so memory stays at a chunk. Raises PayloadTooLarge above `limit` bytes, ValueError
-    for a path that is no regular file and OSError when the store refuses.
+    for a path that is no regular file, StoreUnavailable when the store refuses, and what reading a
+    source raises.
     """
-    storage = get_storage()
+    store = get_storage()
     stored = []
     for source in sources:
-        spooled = _spool_source(storage, source, limit)
-        try:
-            with closing(spooled):
-                digest, size = spooled.stored
-                name = name_blob(digest)
-                if not _keep_stored(storage, name, size) or is_marked(digest):
-                    storage.save(name, spooled)
-        finally:
-            Path(spooled.temporary_file_path()).unlink(missing_ok=True)
-        stored.append(spooled.stored)
-    if isinstance(storage, DurableFiles):
-        storage.sync_folders()
+        with store.spool() as spooled:
+            stored.append(_fill(spooled, source, limit, store))
+            store.keep_spooled(spooled, stored[-1], anew=is_marked(stored[-1].digest))
+    store.settle_kept()
     return stored
 
 
-def _keep_stored(storage: Storage, name: str, size: int) -> bool:
-    """Whether the bytes are there already, as far as the store can tell without reading them.
+def _fill(spooled: Any, source: Source, limit: int | None, store: BlobStore) -> Stored:
+    digest, size = hashlib.sha256(), 0
+    for chunk in read_chunks(source):
+        size += len(chunk)
+        if limit is not None and size > limit:
+            raise PayloadTooLarge("content", f"is larger than {limit} bytes.")
+        digest.update(chunk)
+        with store.naming_trouble():
+            spooled.write(chunk)
+    with store.naming_trouble():
+        spooled.flush()
+    return Stored(digest.hexdigest(), size)
 
-    Not in a folder: a rename over equal bytes costs no more than the look, makes them young (see
-    `collecting`), and heals a file whose bytes have changed before anybody read it.
-    """
-    if isinstance(storage, DurableFiles):
-        return False
-    return storage.exists(name) and storage.size(name) == size
+
+def note_start(source: Source) -> Callable[[], object] | None:
+    """What takes a source back to where it stands now; None for one that can be read once only."""
+    if isinstance(source, (bytes, bytearray, memoryview, str, Path)):
+        return lambda: None
+    file: Any = source
+    if getattr(file, "seekable", lambda: False)():
+        return functools.partial(file.seek, file.tell())
+    return None
 
 
 def open_blob(digest: str) -> BinaryIO:
-    """The bytes as an open binary file, all of them verified. Raises CorruptArtifact.
+    """The bytes as an open binary file, all of them verified. Raises CorruptArtifact for bytes that
+    are wrong, StoreUnavailable where the store can't be asked.
 
     Reads twice; the second time from the page cache. A reader never sees a single wrong byte,
     wherever it seeks to, which hashing along the way could not promise.
     """
-    storage = get_storage()
+    store = get_storage()
     try:
-        if not isinstance(storage, DurableFiles):
-            return _open_copy(storage, digest)
-        file: BinaryIO = storage.open(name_blob(digest), "rb").file  # type: ignore[assignment]
+        if not isinstance(store, DurableFiles):
+            return _open_copy(store, digest)
+        file: BinaryIO = store.fetch(digest)
     except FileNotFoundError:
         raise CorruptArtifact(digest, "are missing") from None
     try:
-        if hash_file(file) != digest:
-            raise CorruptArtifact(digest, "have changed")
-        file.seek(0)
+        with store.naming_trouble():
+            _verify(file, digest)
+            file.seek(0)
     except BaseException:
         file.close()
         raise
     return file
 
 
-def _open_copy(storage: Storage, digest: str) -> BinaryIO:
+type Facts = tuple[int, ...]
+
+_verified: OrderedDict[str, tuple[Facts, float]] = OrderedDict()
+"""Large files that were read whole and right of late: what they were then, and until when that is
+believed. So the ranges of one download cost one look at the whole."""
+
+
+def _open_copy(store: BlobStore, digest: str) -> BinaryIO:
     """The bytes of a store that is not this host's, from the host's own cache or by way of it."""
-    file = blobcache.open_cached(digest)
-    if file is None:
-        with storage.open(name_blob(digest), "rb") as source:
-            found, file = blobcache.copy_in(source)
-        if found != digest:
-            file.close()
-            raise CorruptArtifact(digest, "have changed")
+    with store.naming_trouble():
+        file = blobcache.open_cached(digest)
+        if file is None:
+            with closing(store.fetch(digest)) as source:
+                found, file = blobcache.copy_in(source)
+            if found != digest:
+                file.close()
+                raise CorruptArtifact(digest, "have changed")
     return file
+
+
+def _verify(file: BinaryIO, digest: str) -> None:
+    seen = _describe(file)
+    known, until = _verified.get(digest, (None, 0.0))
+    if seen is not None and seen == known and time.monotonic() < until:
+        return
+    if hash_file(file) != digest:
+        raise CorruptArtifact(digest, "have changed")
+    if seen is not None:
+        _verified[digest] = (seen, time.monotonic() + BELIEVED_SECONDS)
+        _verified.move_to_end(digest)
+        if len(_verified) > MOST_BELIEVED:
+            _verified.popitem(last=False)
+
+
+def _describe(file: BinaryIO) -> Facts | None:
+    """What changes with any write to a file; None for one that is hashed as fast as its file system
+    can tell two times apart."""
+    facts = os.fstat(file.fileno())
+    if facts.st_size < LARGE:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def hash_file(file: BinaryIO) -> str:
@@ -213,30 +184,6 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
-def _spool_source(storage: Storage, source: Source, limit: int | None) -> _Spooled:
-    folder = None
-    if isinstance(storage, DurableFiles):
-        # In the store's own file system, so that the rename is one.
-        folder = Path(storage.location) / INCOMING
-        storage.make_folder(folder)
-    handle, path = tempfile.mkstemp(dir=folder)
-    digest, size = hashlib.sha256(), 0
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for chunk in read_chunks(source):
-                size += len(chunk)
-                if limit is not None and size > limit:
-                    raise PayloadTooLarge("content", f"is larger than {limit} bytes.")
-                digest.update(chunk)
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        return _Spooled(path, Stored(digest.hexdigest(), size))
-    except BaseException:
-        os.unlink(path)
-        raise
-
-
 def read_chunks(source: Source) -> Iterator[bytes]:
     """The bytes of a source in pieces."""
     if isinstance(source, str):
@@ -253,3 +200,10 @@ def read_chunks(source: Source) -> Iterator[bytes]:
             yield chunk
     else:
         yield from source
+
+
+__all__ = [
+    "CHUNK", "INCOMING", "CorruptArtifact", "DurableFiles", "Source", "Stored", "get_storage",
+    "hash_file", "name_blob", "note_start", "open_blob", "open_regular",
+    "read_chunks", "store_blobs",
+]  # fmt: skip

@@ -19,9 +19,10 @@ import psutil
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
+from django.core.files.storage import InvalidStorageError
 from django.db import DatabaseError, InterfaceError, connection
 
-from ledger import clock, commands, registry
+from ledger import blobs, clock, commands, registry
 
 NETWORK = (
     "nfs", "cifs", "smb", "9p", "virtiofs", "fuse.", "ceph", "glusterfs", "lustre", "gpfs", "afs",
@@ -150,6 +151,16 @@ def check_commands(app_configs: Any = None, **options: Any) -> list[CheckMessage
     return found
 
 
+def check_store(app_configs: Any = None, **options: Any) -> list[CheckMessage]:
+    """Where artifacts go can be understood, and what it takes is installed. Asks nobody."""
+    try:
+        blobs.get_storage()
+    except (ImproperlyConfigured, InvalidStorageError) as error:
+        hint = "Mend LONGWATCH_ARTIFACTS; docs/operating.md has the forms of it."
+        return [Error(str(error), hint=hint, id="longwatch.E006")]
+    return []
+
+
 def check_library(app_configs: Any = None, **options: Any) -> list[CheckMessage]:
     """The worker library's version is one that the kills were tried with."""
     version = metadata.version("django-q2")
@@ -204,5 +215,7 @@ def read_skew() -> float:
     return max(began - there, there - ended, 0.0)
 
 
-CHECKS = (check_project, check_disk, check_safety, check_commands, check_library)
+CHECKS = (
+    check_project, check_disk, check_safety, check_commands, check_store, check_library,
+)  # fmt: skip
 """What is registered with Django."""

@@ -37,6 +37,7 @@ class Tunables:
     recycle_mb: int = 0  # or once it has been larger than this; 0 is never
     unit_margin_seconds: float = 5.0  # from a unit's soft stop to its hard stop
     undo_seconds: float = 8.0
+    store_seconds: float = 60.0  # how long a unit waits for an artifact store that takes nothing
 
     retries: int = 3
     unit_seconds: float = 900.0

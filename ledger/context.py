@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from uuid import UUID
 
 from ledger import artifacts, canonical, effects, handoff, limits, queries, scopes, secrets
+from ledger.blobs import note_start
 from ledger.conf import load, parse_money
 from ledger.deadlines import UnitStopped, holding_soft_stop
 from ledger.durability import insist_on, require_durable, write_blocking
@@ -25,7 +26,7 @@ from ledger.transitions.effects import begin_effect, finish_effect
 from ledger.workspaces import TaskFolder, release_folder
 
 if TYPE_CHECKING:
-    from ledger.blobs import Source
+    from ledger.blobs import Source, Stored
     from ledger.handoff import Sent
     from ledger.models import Artifact
     from ledger.sql import Claimed
@@ -281,13 +282,19 @@ class Context:
         The same name again in this unit replaces it. Raises InvalidInput, LeaseLost.
         """
         with self._write("save_artifact()"):
-            stored = artifacts.store_bytes(name, source)
+            stored = self._store(name, source)
             return insist_on(
                 lambda: artifacts.record_artifact(
                     self._claimed, name, stored, media_type, list(self._opened)
                 ),
                 self.check,
             )
+
+    def _store(self, name: str, source: Source) -> Stored:
+        rewind = note_start(source)
+        if rewind is None:  # read once, and gone: only the step can make it anew
+            return artifacts.store_bytes(name, source)
+        return insist_on(lambda: (rewind(), artifacts.store_bytes(name, source))[1], self.check)
 
     def open_artifact(self, ref: UUID | str, **which: Any) -> BinaryIO:
         """An artifact of this task by name (the newest) or id, or an upload by id: a binary file.
@@ -299,7 +306,7 @@ class Context:
         found = self._read(lambda: find(ref, self.task_id, **which))
         if len(self._opened) < artifacts.MAX_MADE_FROM:
             self._opened[str(found.pk)] = None
-        return artifacts.open_content(found)
+        return self._read(lambda: artifacts.open_content(found))
 
     @property
     def workspace(self) -> Path:
@@ -309,8 +316,9 @@ class Context:
         path may differ in every unit. Raises SetupFailed.
         """
         if self._workspace is None:
-            self._workspace = TaskFolder(
-                self._claimed, self._workflow.workspace, self.log, self.check
+            rules = self._workflow.workspace
+            self._workspace = insist_on(
+                lambda: TaskFolder(self._claimed, rules, self.log, self.check), self.check
             )
         return self._workspace.path
 

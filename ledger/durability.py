@@ -17,6 +17,8 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connection, connections
 
+from ledger.conf import load
+from ledger.errors import StoreUnavailable
 from ledger.sql import is_outage
 
 log = logging.getLogger(__name__)
@@ -36,10 +38,12 @@ def require_durable(what: str) -> None:
 
 def insist_on[T](ask: Callable[[], T], check: Callable[[], None]) -> T:
     """Carry out a read or a write that may be repeated, however long the database is away: an
-    outage is no failure of the step. `check` may end it between two tries. Not in a transaction of
-    the step, which is gone with its connection.
+    outage is no failure of the step. One of the artifact store is, once it has lasted for
+    `store_seconds`: nothing may be wrong with the rest of the product, and a person must look.
+    `check` may end it between two tries. Not in a transaction of the step, which is gone with its
+    connection.
     """
-    waited = 0.05
+    waited, until = 0.05, 0.0
     while True:
         try:
             return ask()
@@ -47,8 +51,13 @@ def insist_on[T](ask: Callable[[], T], check: Callable[[], None]) -> T:
             if not is_outage(error) or _is_in_block(connection):
                 raise
             log.warning("no answer to a step's statement, trying again: %s", error)
+            forget_connections()
+        except StoreUnavailable as error:
+            until = until or time.monotonic() + load().store_seconds
+            if time.monotonic() + waited > until or _is_in_block(connection):
+                raise
+            log.warning("trying again: %s", error)
         check()
-        forget_connections()
         time.sleep(waited * random.uniform(0.5, 1.0))
         waited = min(LONGEST_WAIT, waited * 2)
 

@@ -15,6 +15,17 @@ class LedgerError(Exception):
     field = ""
 
 
+class StoreUnavailable(LedgerError):
+    """The store of artifacts does not take or give bytes now: full, read-only, refusing, gone."""
+
+    code = "store_unavailable"
+    status = 503
+
+    def __init__(self, place: str, what: str, cure: str) -> None:
+        super().__init__(f"The artifact store {place} {what}. {cure}")
+        self.place, self.what, self.cure = place, what, cure
+
+
 class LeaseLost(LedgerError):
     """The caller's fence is overtaken: it holds the task no more and can write nothing to it."""
 

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from ledger import artifacts, blobs, canonical
-from ledger.errors import InvalidInput, LeaseLost, NotFound, PayloadTooLarge, Unserialisable
+from ledger.errors import (
+    InvalidInput,
+    LeaseLost,
+    NotFound,
+    PayloadTooLarge,
+    StoreUnavailable,
+    Unserialisable,
+)
 from ledger.events import Actor
 from ledger.ids import make_id
 from ledger.models import Artifact, Blob
@@ -184,7 +191,7 @@ def test_a_store_that_fails_leaves_no_row_and_no_half_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StoreUnavailable, match=f"{store} is full. Free some disk"):
         artifacts.save_artifact(held, "x", b"hello")
     monkeypatch.undo()
     assert list_files(store) == []

@@ -33,7 +33,7 @@ from ninja.responses import Response
 from ledger.api.edge import answer_request, audit_error, tell_request_id
 from ledger.api.parsing import clean_name
 from ledger.canonical import clean_text
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, StoreUnavailable
 from ledger.outages import draw_retry_after, name_trouble
 from ledger.sql import is_outage
 
@@ -63,6 +63,7 @@ def install_handlers(api: NinjaAPI) -> None:
     """Map every exception that a view of `api` may raise to a problem."""
     handlers: dict[type[Exception], Callable[[HttpRequest, Any], HttpResponse]] = {
         LedgerError: _show_ledger_error,
+        StoreUnavailable: _show_store_error,
         ValidationError: _show_invalid,
         HttpError: _show_http_error,
         Http404: _show_missing,
@@ -139,6 +140,14 @@ def _show_ledger_error(request: HttpRequest, error: LedgerError) -> HttpResponse
     if error.status >= 500:
         logger.error("%s %s: %s", request.method, request.path, error, exc_info=error)
     return make_problem(error.status, error.code, _name_item(str(error)), **more)
+
+
+def _show_store_error(request: HttpRequest, error: StoreUnavailable) -> HttpResponse:
+    logger.error("%s %s: %s", request.method, request.path, error)
+    # Where the store lies is for the log.
+    detail = f"Not now: the artifact store {error.what}."
+    headers = {"Retry-After": draw_retry_after()}
+    return make_problem(error.status, error.code, detail, headers=headers)
 
 
 def _show_invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
+from django.core.files.storage import InvalidStorageError
 from django.db import DatabaseError, InterfaceError, connection
 from django.db.migrations.executor import MigrationExecutor
 
 from ledger import blobs, checks, conf, queries, registry, sql
+from ledger.errors import StoreUnavailable
 from ledger.management.terminal import explain_database_error
 
 LEAST_FREE = 1 << 30
@@ -76,21 +77,18 @@ def _show(message: CheckMessage) -> Finding:
 
 
 def _look_at_store() -> list[Finding]:
+    """By a write and a read; of a folder also the room that is left."""
     try:
-        storage = blobs.get_storage()
-        if not isinstance(storage, blobs.DurableFiles):
-            return [Finding("artifacts", f"kept by {type(storage).__name__}")]
-        folder = Path(storage.location)
-        storage.make_folder(folder)
-        with tempfile.TemporaryFile(dir=folder) as probe:
-            probe.write(b"probe")
-        free = shutil.disk_usage(folder).free
-    except ImproperlyConfigured as error:
+        store = blobs.get_storage()
+        store.probe()
+        free = shutil.disk_usage(store.place).free if Path(store.place).is_dir() else None
+    except (ImproperlyConfigured, InvalidStorageError) as error:
         return [Finding("artifacts", "are not configured", str(error))]
-    except OSError as error:
-        cure = "Make the folder of LONGWATCH_ARTIFACTS writable for the user of web and workers."
-        return [Finding("artifacts", f"can't be stored: {error}", cure)]
-    seen = f"{folder}, {free / (1 << 30):.1f} GiB free"
+    except StoreUnavailable as error:
+        return [Finding("artifacts", f"{error.place} {error.what}", error.cure)]
+    if free is None:
+        return [Finding("artifacts", store.place)]
+    seen = f"{store.place}, {free / (1 << 30):.1f} GiB free"
     return [Finding("artifacts", seen, "Free some disk." if free < LEAST_FREE else "")]
 
 
