@@ -10,6 +10,7 @@ from uuid import UUID
 
 from dashboard.comparing import LOST, compare
 from dashboard.diffs import Line, is_cut, mark_diff, read_diff
+from dashboard.evaluations import read_evaluation
 
 MAX_LINES_SHOWN = 1_500
 """Diff lines on the page itself; files past them are loaded when they are opened."""
@@ -120,7 +121,7 @@ def _read_id(value: Any) -> str:
 
 
 def list_rest(payload: Any) -> dict[str, Any]:
-    """`left_alone` (path, why), `tests` and, as JSON text, everything else of the payload."""
+    """`left_alone` (path, why), `tests`, `evaluation` and, as JSON text, what else there is."""
     if not isinstance(payload, dict):
         return {"other": dump(payload)} if payload is not None else {}
     rest: dict[str, Any] = {}
@@ -129,7 +130,10 @@ def list_rest(payload: Any) -> dict[str, Any]:
         rest["left_alone"] = left
     if isinstance(payload.get("tests"), dict):
         rest["tests"] = read_tests(payload["tests"])
-    other = {key: value for key, value in payload.items() if key not in KNOWN}
+    if evaluation := read_evaluation(payload):
+        rest["evaluation"] = evaluation
+    shown = KNOWN | {"evaluation"} if evaluation else KNOWN
+    other = {key: value for key, value in payload.items() if key not in shown}
     if other:
         rest["other"] = dump(other)
     return rest

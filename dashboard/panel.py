@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from dashboard import past, words
 from dashboard.access import PageRequest
+from dashboard.evaluations import read_evaluation
 from ledger import registry, states
 from ledger.errors import LedgerError
 
@@ -80,6 +81,7 @@ def open_panel(
         "at_work": at_work and not wish.unit,
         "unit": unit,
         "edit": edit,
+        "evaluation": read_evaluation(unit["shown_output"]) if unit else [],
         "missing": bool(wish.unit or wish.step) and unit is None,
         "tries": task["status"] in states.WALL_RUNS,
         "retries": count_retries(task, step),

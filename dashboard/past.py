@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dashboard import shown, words
+from dashboard.evaluations import read_findings
 from dashboard.templatetags.longwatch import duration, reason_text
 from ledger import states
 from ledger.models import Task
@@ -44,12 +45,15 @@ def list_restarts(
         )
         name = "reason" if one.edited else "note"
         feedback = one.feedback if isinstance(one.feedback, dict) else {name: one.feedback}
+        findings = read_findings(feedback.get("findings"))
+        read = {"by", "findings"} if findings else {"by"}
         found.append(
             {
                 "one": one,
                 "by": one.step if one.by_workflow else called.get(one.by, one.by),
                 # Pairs: a template's `feedback.items` would find a key of that name first.
-                "feedback": [(k, v) for k, v in feedback.items() if k != "by" and v],
+                "feedback": [(k, v) for k, v in feedback.items() if v and k not in read],
+                "findings": findings,
                 "superseded": join_words([f"{count:,} {name}" for name, count in gone.items()]),
                 "count": gone.total(),
             }

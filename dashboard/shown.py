@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dashboard import words
+from dashboard.evaluations import read_findings
 from ledger import queries, registry, states
 from ledger.canonical import clean_text
 from ledger.errors import UnknownWorkflow
@@ -94,9 +96,16 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
             parts.append(summarise_data(value, limit))
         else:
             name = CALLED.get(key, key.replace("_", " "))
-            text = ", ".join(map(str, value[:5])) if isinstance(value, list) else _tell_time(value)
+            text = _tell_list(value) if isinstance(value, list) else _tell_time(value)
             parts.append(f"{name}: {text}" if name else str(text))
     return clean_text("; ".join(part for part in parts if part), limit)
+
+
+def _tell_list(value: list[Any]) -> str:
+    """The first parts; of an evaluator's findings where and what."""
+    findings = read_findings(value)
+    told = [f"{one['where']} {one['message']}".strip() for one in findings] or map(str, value)
+    return ", ".join(itertools.islice(told, 5))
 
 
 def _tell_changes(data: dict[str, Any]) -> list[str]:
