@@ -60,6 +60,7 @@ class Tunables:
     handoff_tokens: int = 4_000  # of four bytes each
     inline_output_bytes: int = 65_536
     inline_progress_bytes: int = 262_144
+    log_bytes: int = 4_194_304  # of an attempt's log; beyond it beginning and end are kept
     upload_bytes: int = 1_073_741_824
     archive_bytes: int = 536_870_912
     blob_cache_bytes: int = 2_147_483_648  # of a host: copies of files of a store far away

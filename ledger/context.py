@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from uuid import UUID
 
-from ledger import artifacts, canonical, effects, handoff, limits, queries, scopes, secrets
+from ledger import (
+    artifacts,
+    canonical,
+    effects,
+    handoff,
+    limits,
+    livelogs,
+    queries,
+    scopes,
+    secrets,
+)
 from ledger.blobs import note_start
 from ledger.conf import load, parse_money
 from ledger.deadlines import UnitStopped, holding_soft_stop
@@ -343,6 +353,11 @@ class Context:
     def log_tail(self) -> str:
         """The end of what the step logged, secrets masked, as text that can be stored."""
         return self.log.read_tail()
+
+    def finish_log(self, *, insist: bool) -> tuple[str, str]:
+        """The same, and the id of the artifact with all of the log where that is only its end."""
+        tail = self.log_tail()
+        return tail, livelogs.store_whole(self._claimed, self.log.unit, insist=insist)
 
     def mask(self, value: Any) -> Any:
         """A text or a JSON value without any secret that was handed out."""

@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+from ledger.capture import find_stderr
+
 RETRY_SECONDS: Final = 0.01
 """How soon the soft stop tries again when it met this module instead of the step."""
 
@@ -142,7 +144,8 @@ def _arm_hard_stop(at: float, slack: float) -> None:
     global _hard_stop
     if not at <= _hard_stop <= at + slack:
         _hard_stop = at + slack
-        faulthandler.dump_traceback_later(_hard_stop - time.monotonic(), exit=True)
+        left = _hard_stop - time.monotonic()
+        faulthandler.dump_traceback_later(left, exit=True, file=find_stderr())
 
 
 def cancel_hard_stop() -> None:

@@ -23,6 +23,7 @@ from ledger.models import Approval, Artifact, Effect, Event, Handoff, StepOutput
 from ledger.models.approvals import APPROVED, REJECTED, SENT_BACK
 from ledger.queries.effects import name_state
 from ledger.sql import Claimed
+from ledger.unitlog import LOG_TYPE
 
 LEAST_TOKENS = 2_000
 MOST_TOKENS = 1_000_000
@@ -195,7 +196,8 @@ class _Reader:
         return self.make_part(line, {**data, "state": state}, row.result, "result")
 
     def list_artifacts(self, task: Task) -> QuerySet[Artifact]:
-        return task.artifacts.filter(blob__isnull=False).select_related("blob")
+        rows = task.artifacts.filter(blob__isnull=False).exclude(media_type=LOG_TYPE)
+        return rows.select_related("blob")
 
     def tell_artifact(self, row: Artifact) -> Part:
         assert row.blob is not None

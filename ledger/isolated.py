@@ -327,7 +327,7 @@ class _Sender(logging.Handler):
     def __init__(self, tell: Any) -> None:
         from collections import deque
 
-        from ledger.steplog import MAX_LINES
+        from ledger.unitlog import MAX_LINES
 
         super().__init__()
         self._tell = tell

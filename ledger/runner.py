@@ -19,13 +19,16 @@ from ledger import (
     asynchronous,
     isolation,
     limits,
+    livelogs,
     processes,
     scopes,
     settling,
     sql,
     states,
+    steplog,
     workflows,
 )
+from ledger.capture import find_stderr
 from ledger.conf import Tunables, load
 from ledger.context import Context
 from ledger.deadlines import UnitStopped, UnitTimeout, cancel_hard_stop, unit_deadline
@@ -112,7 +115,10 @@ def open_engine(owner: str, guardian: Guardian) -> Engine:
         engine.fitness = Fitness()
         engine.sweeper.explain, engine.retire = guardian.explain, guardian.retire
         registration = settling.Registration(engine)
-        guardian.on_tick += [engine.heart.tick, engine.sweeper.tick, registration.tick]
+        follower = livelogs.Follower(steplog.find_running)
+        guardian.on_tick += [
+            engine.heart.tick, engine.sweeper.tick, registration.tick, follower.tick
+        ]  # fmt: skip
         guardian.let_go = engine.heart.let_go
         if guardian.is_alive():
             guardian.doubt(engine.sweeper.tick)
@@ -183,12 +189,15 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
         return settling.settle(engine, held, lambda: budgets.await_budget(held, None, found))
     sign = engine.heart.hold(held, step.timeout)
     ctx = Context(held, workflow, step, sign)
+    running = steplog.begin_unit(sign.lease, held, ctx.log.unit)
     try:
         plan = _run_step(engine, held, ctx, workflow, step, sign)
     finally:
         if engine.fitness is not None:
             _tidy_up(engine, engine.fitness, held)
+        steplog.end_unit()
         left_open = close_left_open()
+        livelogs.keep_rest(running)
     if left_open:
         plan = _plan_failure(held, ctx, step, TransactionLeftOpen("transaction_left_open"))
     try:
@@ -214,7 +223,8 @@ def _tidy_up(engine: Engine, fitness: Fitness, held: Claimed) -> None:
     if not fitness.keeps_its_files():
         # Nothing may be read or written through descriptors that are something else by now, so
         # not even the failure; what comes of it is a lost worker, and the status says why.
-        log.critical("%s closed files of its worker, which ends at once", unit)
+        if steplog.can_tell():
+            log.critical("%s closed files of its worker, which ends at once", unit)
         os._exit(FILES_CLOSED)
     try:
         if changed := fitness.restore():
@@ -232,7 +242,7 @@ def _end_overdue(held: Claimed, ctx: Context, step: Step) -> None:
     is on record before the process ends; what keeps the GIL can be ended by the timer in C only."""
     try:
         log.critical("task %s, step %s does not end: its worker does", held.task_id, step.name)
-        faulthandler.dump_traceback()
+        faulthandler.dump_traceback(find_stderr())
         error = UnitTimeout(f"the unit ran longer than {step.timeout:g} s and would not be stopped")
         attempt = holder.Attempt(
             describe_failure(error, held), ctx.log_tail(), ctx.spent_tokens, ctx.spent_nano
@@ -292,13 +302,14 @@ def _call(workflow: Workflow, step: Step, ctx: Context) -> Any:
 
 def _plan_failure(held: Claimed, ctx: Context, step: Step, error: BaseException) -> settling.Plan:
     """What an exception of the step means, as the write that settles it."""
-    attempt = holder.Attempt(
-        describe_failure(error, held), ctx.log_tail(), ctx.spent_tokens, ctx.spent_nano
-    )
     if isinstance(error, UnitStopped):
         return _plan_stop(held, error.reason)
     if isinstance(error, UnitTimeout):
         forget_connections()
+    tail, whole = ctx.finish_log(insist=False)
+    attempt = holder.Attempt(
+        describe_failure(error, held), tail, ctx.spent_tokens, ctx.spent_nano, whole
+    )
     if isinstance(error, LeaseLost):
         what = error.what
         return lambda: refuse_write(held.lease, what)

@@ -76,6 +76,18 @@ def mask_text(text: str) -> str:
     return _pattern.sub(MASK, text) if _pattern else text
 
 
+def mask_start(text: str) -> str:
+    """The same of the beginning of a longer text: without the end that a secret may go beyond."""
+    if _pattern is None:
+        return text
+    end = max(0, len(text) - max(map(len, _forms)) + 1)
+    for found in _pattern.finditer(text):
+        if found.start() >= end:
+            break
+        end = max(end, found.end())
+    return mask_text(text[:end])
+
+
 def mask_json(value: Any) -> Any:
     """`value` with every string in it masked, keys too."""
     if _pattern is None:

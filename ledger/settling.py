@@ -150,7 +150,7 @@ def _make_unit(
     index, name, turn = position
     return Unit(
         output=output, progress=progress, next_index=index, next_name=name, next_turn=turn,
-        log_tail=ctx.log_tail(), tokens=ctx.spent_tokens, cost=ctx.spent_nano,
+        log_tail=ctx.finish_log(insist=True)[0], tokens=ctx.spent_tokens, cost=ctx.spent_nano,
         workspace=ctx.snapshot_workspace(), result=text,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ import pytest
 from django.db import OperationalError, transaction
 from pydantic import BaseModel
 
-from ledger import artifacts, limits, queries, secrets, sql, steplog
+from ledger import artifacts, limits, queries, secrets, sql, steplog, unitlog
 from ledger.deadlines import RETRY_SECONDS, UnitStopped, unit_deadline
 from ledger.durability import close_left_open, insist_on
 from ledger.errors import LeaseLost, LimitReached, UnknownStep
@@ -372,10 +372,10 @@ def test_the_tail_of_the_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     finally:
         steplog.site_log.setLevel(logging.NOTSET)
     lines = log.read_tail().splitlines()
-    assert len("\n".join(lines)) <= steplog.MAX_TAIL
-    assert 100 < len(lines) <= steplog.MAX_LINES
+    assert len("\n".join(lines)) <= unitlog.MAX_TAIL
+    assert 100 < len(lines) <= unitlog.MAX_LINES
     assert lines[-1].endswith(" end")
-    assert len(lines[-1]) < steplog.MAX_LINE + 100
+    assert len(lines[-1]) < unitlog.MAX_LINE + 100
     assert " INFO line 99999 " in lines[-2]
 
 

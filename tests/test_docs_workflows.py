@@ -49,7 +49,7 @@ def test_every_name_of_the_authors_api_is_on_the_page() -> None:
     ours = {"all_workflows", "get", "known", "load_all", "load_errors", "normalise"}
     # What an author never writes: the registry, and the runner's half.
     names = set(workflows.__all__) - ours - {"Advance", "Outcome", "Step", "register"}
-    runner = {"close", "log_tail", "mask", "raw_input", "snapshot_workspace"}
+    runner = {"close", "finish_log", "log_tail", "mask", "raw_input", "snapshot_workspace"}
     runner |= {"spent_tokens", "spent_nano"}
     names |= set(evaluators.__all__)
     words = set(re.findall(r"\w+", PAGE))

@@ -24,6 +24,7 @@ from ledger.models import (
     Effect,
     Event,
     Handoff,
+    LiveLog,
     Outbox,
     Reservation,
     Signal,
@@ -96,6 +97,13 @@ class HandoffAdmin(OfTask):
     """What units were told of the work before them."""
 
     list_display = ("id", "task_id", "step", "turn", "round", "fence", "digest", "at")
+
+
+@admin.register(LiveLog)
+class LiveLogAdmin(OfTask):
+    """Ends of logs: of what runs, and of attempts that were lost or given back."""
+
+    list_display = ("id", "task_id", "step", "turn", "fence", "size", "at")
 
 
 @admin.register(Signal)

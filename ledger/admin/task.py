@@ -20,6 +20,7 @@ from ledger.models import (
     Effect,
     Event,
     Handoff,
+    LiveLog,
     Reservation,
     Signal,
     Spend,
@@ -27,8 +28,8 @@ from ledger.models import (
     Task,
 )
 
-RECORDS = (StepOutput, Event, Spend, Reservation, Effect, Handoff, Signal, Approval, Artifact,
-           AuditEntry)  # fmt: skip
+RECORDS = (StepOutput, Event, Spend, Reservation, Effect, Handoff, LiveLog, Signal, Approval,
+           Artifact, AuditEntry)  # fmt: skip
 
 _ERROR, _RESULT, _ANSWER = (
     show_field(Task._meta.get_field(name)) for name in ("error", "result", "answer")

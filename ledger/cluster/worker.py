@@ -20,7 +20,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from django.utils.module_loading import import_string
 from django_q.conf import Conf
 
-from ledger import conf, processes
+from ledger import conf, processes, steplog
 from ledger.cluster import deaths, runtime
 from ledger.cluster.runtime import Drain
 from ledger.guardian import Guardian
@@ -37,6 +37,10 @@ PULSE_SECONDS: Final = 0.5
 
 LINGER_SECONDS: Final = 2.0
 """How long a worker may take to end once its main thread has; a step may have left threads."""
+
+FLOOD_BYTES: Final = 1_048_576
+FLOOD_SECONDS: Final = 0.01
+"""When so much was printed between two looks, the next one is so soon: it lies in memory."""
 
 RESIDENT: Final = "ledger.runner.run_resident"
 
@@ -63,6 +67,7 @@ class Worker:
         self.guardian.explain = deaths.explain_death
         self.guardian.retire = self._retire
         processes.adopt_orphans()
+        steplog.catch_output()
         self.guardian.on_tick.append(self._watch)
         self.guardian.start()
         timer = multiprocessing.current_process().timer  # type: ignore[attr-defined]  # of Pool
@@ -135,7 +140,7 @@ class Worker:
             self._over_since = self._over_since or now
             if now > self._over_since + LINGER_SECONDS:
                 os._exit(0)
-        return 0.25
+        return FLOOD_SECONDS if steplog.drain_output(0.2) > FLOOD_BYTES else 0.25
 
     def _is_orphan_too_long(self, now: float) -> bool:
         """A worker without a cluster may finish its unit, as long as a drain would have let it."""
@@ -149,6 +154,7 @@ class Worker:
         except Exception:
             log.exception("could not give the lease back; it will expire")
         finally:
+            steplog.drain_output(0.2)
             if runtime.is_orphan():  # else the main process ends what the step leaves
                 processes.end_children()
             os._exit(LET_GO_STATUS)

@@ -6,6 +6,7 @@ from ledger.models.artifacts import Artifact, Blob, Upload, UploadPart
 from ledger.models.effects import Effect
 from ledger.models.handoffs import Handoff
 from ledger.models.history import Event, Reservation, Spend, StepOutput
+from ledger.models.logs import LiveLog
 from ledger.models.mailbox import Signal
 from ledger.models.people import ApiToken, AuditEntry, Reach, Visit
 from ledger.models.task import Task
@@ -24,6 +25,7 @@ __all__ = [
     "Effect",
     "Event",
     "Handoff",
+    "LiveLog",
     "Outbox",
     "Reach",
     "Reservation",

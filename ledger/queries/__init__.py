@@ -26,6 +26,7 @@ from ledger.queries.fleet import (
 )
 from ledger.queries.handoffs import list_handoffs
 from ledger.queries.history import list_events, list_outputs, list_spend, live_output
+from ledger.queries.logs import Attempt, list_attempts, read_log
 from ledger.queries.names import name_callers
 from ledger.queries.overview import (
     Ended,
@@ -100,6 +101,7 @@ __all__ = [
     "MAX_LIMIT",
     "MAX_UNITS",
     "STOP_AFTER",
+    "Attempt",
     "Ended",
     "Fleet",
     "Page",
@@ -131,6 +133,7 @@ __all__ = [
     "list_approvals",
     "list_artifacts",
     "list_asked",
+    "list_attempts",
     "list_children",
     "list_crew",
     "list_decided",
@@ -166,6 +169,7 @@ __all__ = [
     "make_tag",
     "may_stop",
     "name_callers",
+    "read_log",
     "read_revision",
     "read_tag",
     "require_payload",

@@ -10,6 +10,7 @@ from ledger.errors import NotFound
 from ledger.models import Artifact
 from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
 from ledger.queries.seen import see_artifacts
+from ledger.unitlog import LOG_TYPE
 
 OK, CORRUPT, EXPIRED = "ok", "corrupt", "expired"
 STATES: Final = (OK, CORRUPT, EXPIRED)
@@ -35,8 +36,8 @@ def find_artifact(artifact_id: UUID) -> Artifact:
 def list_artifacts(
     task_id: UUID, *, limit: int = DEFAULT_LIMIT, cursor: str = ""
 ) -> Page[dict[str, Any]]:
-    """The artifacts of a task, newest first."""
-    rows = see_artifacts().select_related("blob").filter(task=task_id)
+    """The artifacts of a task, newest first, but for the logs of its units."""
+    rows = see_artifacts().select_related("blob").filter(task=task_id).exclude(media_type=LOG_TYPE)
     page = page_newest(rows, "created_at", limit, cursor)
     versions = number_versions(page.items)
     return page.convert(lambda row: show_artifact(row, versions[row.pk]))

@@ -25,6 +25,7 @@ from ledger.models import (
     Effect,
     Event,
     Handoff,
+    LiveLog,
     Reservation,
     Signal,
     Spend,
@@ -39,7 +40,7 @@ DEMO = Actor("cli", "demo")
 """Who submits the demo; with a key that begins with `demo-`, which no edit changes."""
 
 KEY = "demo-"
-OWN = (Approval, Artifact, Handoff, Signal, Reservation, Spend, Event, StepOutput)
+OWN = (Approval, Artifact, Handoff, LiveLog, Signal, Reservation, Spend, Event, StepOutput)
 """What goes with a task, in this order; votes go before their approvals."""
 
 MAX_DEMO = 1_000

@@ -27,6 +27,7 @@ from ledger.transitions.rebuilding import (
 )
 from ledger.transitions.submit import Draft, check_input, check_key, find_same, store_draft
 from ledger.transitions.verdicts import describe_answer
+from ledger.unitlog import LOG_TYPE
 from ledger.workflows import Workflow
 
 KEPT = (
@@ -185,7 +186,8 @@ def _copy_artifacts(copy: Task, task: Task, stand: Stand, now: dt.datetime) -> N
     hold.
     """
     units = {place.unit for place in stand.places}
-    saved = Artifact.objects.filter(task=task, blob__isnull=False).exclude(media_type=VALUE_TYPE)
+    saved = Artifact.objects.filter(task=task, blob__isnull=False)
+    saved = saved.exclude(media_type__in=(VALUE_TYPE, LOG_TYPE))
     names = "name step step_index turn media_type blob_id created_by made_from".split()
     Artifact.objects.bulk_create(
         (

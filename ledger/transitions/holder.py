@@ -42,6 +42,8 @@ class Attempt:
     log_tail: str = ""
     tokens: int = 0
     cost: int = 0
+    log: str = ""
+    """The artifact with all of the log, where a row does not hold it."""
 
 
 def settle_unit(
@@ -297,6 +299,8 @@ def record_attempt(
     task: Task, held: Claimed, attempt: Attempt, now: dt.datetime, kind: str, **more: Any
 ) -> None:
     """The event of an attempt that ended without an accepted output."""
+    if attempt.log:
+        more["log"] = attempt.log
     record_event(
         task, kind, Actor("worker", held.owner), now,
         started_at=held.started_at.isoformat(), worker=held.owner, error=attempt.error,
