@@ -40,6 +40,7 @@ API: dict[str, Any] = {
     "GET /tasks/{task_id}/outputs": READ, "GET /tasks/{task_id}/events": READ,
     "GET /tasks/{task_id}/artifacts": READ, "GET /tasks/{task_id}/spend": READ,
     "GET /tasks/{task_id}/effects": READ, "GET /tasks/{task_id}/handoff": READ,
+    "GET /tasks/{task_id}/log": READ,
     "POST /tasks/{task_id}/effects/{effect_id}/mark": OPERATE,
     **{f"POST /tasks/{{task_id}}/{action}": OPERATE for action in (
         "cancel", "stop", "pause", "resume", "retry", "repair", "change", "outputs/{seq}/edit",
