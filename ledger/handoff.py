@@ -21,7 +21,7 @@ from ledger.conf import format_money, load
 from ledger.errors import InvalidInput, UnknownStep, UnknownWorkflow
 from ledger.models import Approval, Artifact, Effect, Event, Handoff, StepOutput, Task
 from ledger.models.approvals import APPROVED, REJECTED, SENT_BACK
-from ledger.queries.effects import name_state
+from ledger.queries.effects import list_outside, name_state
 from ledger.sql import Claimed
 from ledger.unitlog import LOG_TYPE
 
@@ -133,8 +133,8 @@ class _Reader:
             "outputs": (outputs.defer("log_tail"), self.tell_output, "seq"),
             "decisions": (task.approvals.filter(status__in=DECIDED), self.tell_decision, "id"),
             "repairs": (task.events.filter(kind="repaired"), self.tell_repair, "seq"),
-            "effects": (task.effects, self.tell_effect, "id"),
             "artifacts": (self.list_artifacts(task), self.tell_artifact, "id"),
+            "effects": (list_outside(task.pk), self.tell_effect, "id"),
         }
         values = {"objective": task.input, "progress": task.progress}
         parts = {name: self.tell_values(found) for name, found in values.items()}

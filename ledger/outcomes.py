@@ -100,7 +100,8 @@ class AskApproval(Outcome):
     """Store the output, then wait for people, holding no worker; the answer is `ctx.answer`.
 
     `then` names what an approval does: the next step, or this one again. `send_back_to` is where
-    "Send back" restarts from (None: no such button). `on_reject` is "fail" or a step to go to;
+    "Send back" restarts from (None: no such button). `on_reject` is "fail", "again" (this step once
+    more, which sees the answer) or a step to go to;
     `on_expiry` is "dead", "fail", "reject" (what a rejection does) or a step. `expires` is in
     seconds. `form` is a JSON Schema or a pydantic model, `proposal` its default values.
     `outside_effect` and `money` say that an approval can't be undone, as a high `risk` does.
@@ -352,7 +353,10 @@ def _name_steps(ask: AskApproval, workflow: Workflow, step: Step) -> AskApproval
         names["send_back_to"] = _name_earlier(
             ask.send_back_to, workflow, step, "AskApproval(send_back_to=)"
         )
-    for field, words in (("on_reject", {"fail"}), ("on_expiry", {"dead", "fail", "reject"})):
+    for field, words in (
+        ("on_reject", {"fail", "again"}),
+        ("on_expiry", {"dead", "fail", "reject"}),
+    ):
         ref = getattr(ask, field)
         if ref in words:
             continue

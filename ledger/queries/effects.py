@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, When
+from django.db.models import Case, QuerySet, When
 
 from ledger import states
 from ledger.models import Effect, Task
@@ -24,6 +24,15 @@ MARKS = {
 """What a person may make of an effect, by its state."""
 
 
+OWN = "agent."
+"""Begins the names of effects that are an agent's own and nothing outside: what a model said."""
+
+
+def list_outside(task_id: UUID) -> QuerySet[Effect]:
+    """The effects of a task on the world outside."""
+    return Effect.objects.filter(task=task_id).exclude(name__startswith=OWN)
+
+
 def list_effects(
     task_id: UUID, *, limit: int = DEFAULT_LIMIT, cursor: str = ""
 ) -> Page[dict[str, Any]]:
@@ -37,7 +46,7 @@ def list_effects(
 def list_latest_effects(task_id: UUID, limit: int = 50) -> list[dict[str, Any]]:
     """Those that are not settled first, then the latest: what a page shows of a task's effects."""
     settled = Case(When(status__in=(INTENT, NOT_DONE), then=0), default=1)
-    rows = Effect.objects.filter(task=task_id).select_related("task").order_by(settled, "-pk")
+    rows = list_outside(task_id).select_related("task").order_by(settled, "-pk")
     return [show_effect(row) for row in rows[:limit]]
 
 

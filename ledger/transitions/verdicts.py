@@ -33,6 +33,8 @@ def act_on(request: Approval, task: Task, now: dt.datetime, edge: str) -> None:
     rule = request.on_expiry if request.status == kinds.EXPIRED else request.on_reject
     if request.status == kinds.EXPIRED and rule == "reject":
         rule = request.on_reject
+    if rule == "again":
+        return _go_on(request, task, now, edge, fields, again=True)
     if rule == "dead":
         return _end(task, now, edge, states.DEAD, states.APPROVAL_EXPIRED, request, fields)
     if rule == "fail":
@@ -63,11 +65,12 @@ def _end(
 
 
 def _go_on(
-    request: Approval, task: Task, now: dt.datetime, edge: str, fields: dict[str, Any]
-) -> None:
-    """An approval: the next step, this one again, or (on a last step) the end."""
+    request: Approval, task: Task, now: dt.datetime, edge: str, fields: dict[str, Any],
+    *, again: bool = False,
+) -> None:  # fmt: skip
+    """The next step, this one again, or (on a last step) the end."""
     name = request.next_step
-    if request.then == "again":
+    if again or request.then == "again":
         _lead_to(fields, task.step_name, task.turn + 1)
         fields |= {"turn": task.turn + 1}
     elif name:

@@ -1,0 +1,24 @@
+"""Model-driven agents as steps: `agent_step` runs a pydantic-ai agent one model request a unit.
+
+    research.step(agent_step(agent, goal="…", tools={"pay": ask(money=True)}), name="look")
+
+Needs the extra: `pip install longwatch[agents]`. docs/agents.md is the guide.
+"""
+
+from __future__ import annotations
+
+try:
+    import genai_prices  # noqa: F401
+    import pydantic_ai
+except ImportError as error:
+    raise ImportError(
+        "ledger.agents stands on pydantic-ai and genai-prices: pip install longwatch[agents]"
+    ) from error
+
+from ledger.agents.recording import call_key
+from ledger.agents.rules import Tool, allow, ask, deny
+from ledger.agents.stepping import agent_step
+
+__all__ = ["Tool", "agent_step", "allow", "ask", "call_key", "deny"]
+
+pydantic_ai.BANNER_ENABLED = False  # a worker's log is no place to greet somebody

@@ -1,0 +1,267 @@
+"""One unit of an agent on record: what the model said, and what came of each tool call.
+
+A hook of pydantic-ai's, made for one attempt. A model's answer is stored before any of its tools
+runs, a call's intent before the call: the attempt after a lost one asks and calls nothing twice.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import hashlib
+import inspect
+import json
+import re
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pydantic_ai import RunContext, ToolReturn
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import (
+    ApprovalRequired,
+    CallDeferred,
+    ModelHTTPError,
+    ModelRetry,
+    ToolFailed,
+    ToolFailedError,
+    ToolRetryError,
+)
+from pydantic_ai.messages import (
+    ModelRequest,
+    ModelResponse,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import DeferredToolRequests, ToolDefinition, ToolDenied
+
+from ledger.agents.history import dump_messages, load_messages
+from ledger.agents.prices import estimate_request, price_response, price_tokens
+from ledger.agents.refusals import explain_refusal
+from ledger.agents.rules import Policy, Rule, Tool
+from ledger.conf import load
+from ledger.errors import OutOfScope
+from ledger.holds import Hold
+from ledger.models.effects import DONE
+from ledger.queries.effects import OWN, UNKNOWN
+
+if TYPE_CHECKING:
+    from ledger.context import Context
+
+SAID = f"{OWN}model"
+"""The effect whose result is the model's answer."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+_KINDS = {"returned", "retry", "failed"}
+_key: contextvars.ContextVar[str] = contextvars.ContextVar("longwatch_call_key")
+
+
+def call_key() -> str:
+    """Inside a tool: the idempotency key of this very call, for the service that it calls.
+
+    The same at every attempt of the unit. Raises LookupError outside of an agent step.
+    """
+    return _key.get()
+
+
+class Waiting(BaseException):
+    """People have to be asked before the agent goes on. Passes through pydantic-ai, which knows no
+    other way to end a run whose output type its author chose."""
+
+    def __init__(self, calls: list[dict[str, Any]]) -> None:
+        self.calls = calls
+
+
+class Recorder(AbstractCapability[Any]):
+    """The hooks of one attempt."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        policy: Policy,
+        records: dict[str, Any],
+        *,
+        unpriced: str,
+        output_tokens: int,
+    ) -> None:
+        self.ctx = ctx
+        self.policy = policy
+        self.unpriced = unpriced
+        self.output_tokens = output_tokens
+        self.stored: dict[str, Any] | None = records.get(SAID)
+        self.asked = False
+        """Whether the model has answered in this unit, now or in an earlier attempt."""
+        self.calls: list[dict[str, Any]] = []
+        """What was decided of each call."""
+
+    # --- The model --------------------------------------------------------------------------------
+
+    async def wrap_model_request(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: Any
+    ) -> ModelResponse:
+        """The stored answer, or the model's, which is then stored and paid."""
+        if self.stored is None:
+            self.stored = await self._ask_model(ctx, request_context, handler)
+        Hold(self.ctx, self.stored["hold"]).settle(**self.stored["spent"])
+        self.asked = True
+        found = load_messages([self.stored["response"]])[0]
+        assert isinstance(found, ModelResponse)
+        return found
+
+    async def _ask_model(
+        self, ctx: RunContext[Any], request: ModelRequestContext, handler: Any
+    ) -> dict[str, Any]:
+        tokens = estimate_request(request, self.output_tokens)
+        cost = price_tokens(request.model, tokens, self.unpriced)
+        hold = self.ctx.reserve(tokens=sum(tokens), cost=cost)
+        self.ctx._begin_effect(SAID, None)
+        try:
+            response = await handler(request)
+        except ModelHTTPError as error:
+            if not error.in_stream:  # refused, so there is nothing to pay
+                hold.release()
+            explain_refusal(error, self.ctx.attempt)
+        if not response.usage.unmeasured_requests:
+            tokens = (response.usage.input_tokens, response.usage.output_tokens)
+            cost = price_response(response, request.model)
+        spent = {
+            "tokens_in": tokens[0], "tokens_out": tokens[1], "cost": str(cost),
+            "note": f"{response.model_name} {response.provider_response_id or ''}".strip(),
+        }  # fmt: skip
+        stored: dict[str, Any] = self.ctx._finish_effect(SAID, {
+            "response": dump_messages([response])[0], "hold": hold.key, "spent": spent,
+            "opening": dump_messages(ctx.messages) if len(ctx.messages) == 1 else None,
+        })  # fmt: skip
+        return stored
+
+    # --- Tools ------------------------------------------------------------------------------------
+
+    async def wrap_tool_execute(
+        self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any,
+        handler: Any,
+    ) -> Any:  # fmt: skip
+        """What the rules say of the call; made, it is on record."""
+        given = call.args_as_dict()
+        tool = self.policy.find(call.tool_name)
+        rule = self._judge(tool, call.tool_name, given)
+        decision = (
+            "approved" if rule.decision == "ask" and ctx.tool_call_approved else rule.decision
+        )
+        note = {"id": call.tool_call_id, "tool": call.tool_name, "decision": decision}
+        self.calls.append(note | ({"reason": rule.reason} if rule.reason else {}))
+        if decision == "deny":
+            why = f": {rule.reason}" if rule.reason else ""
+            return ToolDenied(f"This call is not allowed{why}.")
+        if decision == "ask":
+            raise ApprovalRequired({
+                "reason": rule.reason, "risk": rule.risk, "money": rule.money,
+                "assignees": list(rule.assignees), "expires": rule.expires,
+                "schema": tool_def.parameters_json_schema,
+            })  # fmt: skip
+        return await self._call_once(tool, call, given, lambda: handler(args))
+
+    def _judge(self, tool: Tool, name: str, args: dict[str, Any]) -> Rule:
+        try:
+            self.ctx.allow_tool(name)
+        except OutOfScope as error:
+            return Rule("deny", reason=str(error))
+        return tool.judge(args)
+
+    async def _call_once(
+        self, tool: Tool, call: ToolCallPart, args: dict[str, Any], make: Any
+    ) -> Any:
+        name = name_effect(call)
+        key = self.ctx.idempotency_key(name)
+        begun = self.ctx._begin_effect(name, _fit_args(call.tool_name, args))
+        if begun["state"] == DONE:
+            return _read_result(call, begun["result"])
+        if begun["state"] == UNKNOWN and not tool.idempotent:
+            if tool.verify is None:
+                raise CallDeferred({"unknown": name, "turn": self.ctx.turn})
+            found = tool.verify(args, key)
+            found = await found if inspect.isawaitable(found) else found
+            if found is not None and found is not False:
+                return _read_result(call, self.ctx._finish_effect(name, _write_result(call, found)))
+        token = _key.set(key)
+        try:
+            result = _write_result(call, await make())
+        except (ToolRetryError, ModelRetry) as error:
+            self.ctx._finish_effect(name, {"retry": _read_message(error)})
+            raise
+        except (ToolFailedError, ToolFailed) as error:
+            self.ctx._finish_effect(name, {"failed": _read_message(error)})
+            raise
+        finally:
+            _key.reset(token)
+        return _read_result(call, self.ctx._finish_effect(name, result))
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> NoReturn:
+        """End the run: the calls that are left wait for people."""
+        waiting = []
+        for call in [*requests.approvals, *requests.calls]:
+            told = requests.metadata.get(call.tool_call_id) or {}
+            if call in requests.calls and "unknown" not in told:
+                raise TypeError(f"{call.tool_name} is run outside of the agent, which no step can")
+            about = {"id": call.tool_call_id, "tool": call.tool_name, "args": call.args_as_dict()}
+            waiting.append(about | told)
+        raise Waiting(waiting)
+
+
+def name_effect(call: ToolCallPart) -> str:
+    """The name of a call's effect: `tool.NAME.ID`, or by a digest where a model's id is no name."""
+    raw = f"{call.tool_name}.{call.tool_call_id}"
+    if _NAME.fullmatch(call.tool_call_id) and len(raw) <= 95 and _NAME.match(call.tool_name):
+        return f"tool.{raw}"
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", call.tool_name)[:50]
+    return f"tool.{plain}.{hashlib.sha256(raw.encode(errors='replace')).hexdigest()[:32]}"
+
+
+def _fit_args(tool: str, args: dict[str, Any]) -> dict[str, Any]:
+    """What must not differ between attempts; long arguments by their digest."""
+    text = json.dumps(args, sort_keys=True)
+    if len(text) < load().inline_output_bytes // 2:
+        return {"tool": tool, "args": args}
+    return {"tool": tool, "sha256": hashlib.sha256(text.encode()).hexdigest(), "size": len(text)}
+
+
+def _write_result(call: ToolCallPart, value: Any) -> dict[str, Any]:
+    """What a tool returned as JSON, by pydantic-ai's own rules for messages."""
+    rich = value if isinstance(value, ToolReturn) else ToolReturn(return_value=value)
+    part = ToolReturnPart(
+        call.tool_name, rich.return_value, call.tool_call_id, metadata=rich.metadata
+    )
+    parts: list[Any] = [part, *([UserPromptPart(rich.content)] if rich.content else [])]
+    dumped = dump_messages([ModelRequest(parts=parts)])[0]["parts"]
+    found = {"returned": dumped[0]["content"]}
+    if rich.content or rich.metadata is not None:
+        found |= {
+            "metadata": dumped[0]["metadata"],
+            "content": [one["content"] for one in dumped[1:]],
+        }
+    return found
+
+
+def _read_result(call: ToolCallPart, stored: Any) -> Any:
+    """The stored result as the tool would have given it. Raises ModelRetry and ToolFailed."""
+    if not isinstance(stored, dict) or len(_KINDS & stored.keys()) != 1:
+        return stored  # a person's word
+    if "retry" in stored:
+        raise ModelRetry(stored["retry"])
+    if "failed" in stored:
+        raise ToolFailed(stored["failed"])
+    about = {"tool_name": call.tool_name, "tool_call_id": call.tool_call_id}
+    parts = [{"part_kind": "tool-return", "content": stored["returned"], **about}]
+    parts += [{"part_kind": "user-prompt", "content": one} for one in stored.get("content", ())]
+    found: list[Any] = list(load_messages([{"kind": "request", "parts": parts}])[0].parts)
+    if "metadata" not in stored:
+        return found[0].content
+    content = found[1].content if found[1:] else None
+    return ToolReturn(found[0].content, content=content, metadata=stored["metadata"])
+
+
+def _read_message(error: Any) -> str:
+    part = getattr(error, "tool_retry", None) or getattr(error, "tool_failed", None)
+    if part is None:
+        return str(error.message)
+    return part.content if isinstance(part.content, str) else json.dumps(part.content, default=str)
