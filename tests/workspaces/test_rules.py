@@ -28,6 +28,8 @@ from ledger.workspaces import (
 from tests.held import claim_new, make_workflow
 from tests.workspaces.kit import describe, forget_home, move_on
 
+pytestmark = pytest.mark.django_db
+
 RULES = Workspace(ignore=["node_modules/", "*.pyc", "/build", "!keep.pyc"])
 
 
@@ -40,7 +42,6 @@ def fill(root: Path) -> None:
         (root / path).write_text(path)
 
 
-@pytest.mark.django_db
 def test_ignored_files_are_not_stored_and_stay_where_the_folder_stays() -> None:
     held = claim_new(make_workflow())
     folder = TaskFolder(held, RULES)
@@ -60,7 +61,6 @@ def test_ignored_files_are_not_stored_and_stay_where_the_folder_stays() -> None:
     assert set(describe(TaskFolder(held, RULES).path)) == kept
 
 
-@pytest.mark.django_db
 def test_what_has_come_to_be_ignored_is_promised_no_more() -> None:
     held = claim_new(make_workflow())
     folder = TaskFolder(held)
@@ -76,7 +76,6 @@ def test_what_has_come_to_be_ignored_is_promised_no_more() -> None:
     assert "build" not in read_manifest(held.workspace)
 
 
-@pytest.mark.django_db
 def test_a_kept_path_wins_over_what_is_ignored_there() -> None:
     rules = Workspace(ignore=["out/"])
     held = claim_new(make_workflow())
@@ -199,7 +198,6 @@ def test_a_manifest_that_leads_out_is_no_manifest(path: str) -> None:
         read_manifest(stored.digest)
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("become", ["gone", "link"])
 def test_a_file_that_changes_while_it_is_stored_fails_the_unit_by_name(
     become: str, monkeypatch: pytest.MonkeyPatch
@@ -219,7 +217,6 @@ def test_a_file_that_changes_while_it_is_stored_fails_the_unit_by_name(
         folder.snapshot()
 
 
-@pytest.mark.django_db
 def test_a_file_that_grows_while_it_is_stored_is_kept_as_it_was_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

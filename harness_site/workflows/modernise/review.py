@@ -110,7 +110,6 @@ class Proposal:
             "| --- | ---: | ---: |",
             f"| {ran} ({before.kind}) | {before.ran} | {after.ran} |",
             f"| of these skipped | {before.skipped} | {after.skipped} |",
-            f"| seconds | {before.seconds:.1f} | {after.seconds:.1f} |",
         ]
         if self.left_alone:
             lines += ["", "Left as they were:", ""]
