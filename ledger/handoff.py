@@ -10,17 +10,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
 
-from ledger import clock, queries, registry, sql
+from ledger import clock, queries, sql
 from ledger.conf import format_money, load
 from ledger.errors import InvalidInput, UnknownStep, UnknownWorkflow
-from ledger.models import Approval, Artifact, Effect, Event, Handoff, StepOutput, Task
-from ledger.models.approvals import APPROVED, REJECTED, SENT_BACK
+from ledger.models import Approval, Artifact, Effect, Event, Handoff, Signal, StepOutput, Task
+from ledger.models.approvals import APPROVED, EXPIRED, REJECTED, SENT_BACK
 from ledger.queries.effects import list_outside, name_state
 from ledger.sql import Claimed
 from ledger.unitlog import LOG_TYPE
@@ -30,14 +32,19 @@ MOST_TOKENS = 1_000_000
 VALUE_CHARACTERS = 2_000
 """Of one value, or an eighth of the bound; what a longer one has more is left out, and told."""
 
-DECIDED = (APPROVED, REJECTED, SENT_BACK)
+DECIDED = (APPROVED, REJECTED, SENT_BACK, EXPIRED)
 
 READ = 200
 """Rows of each kind that are read, the latest ones."""
 
+KEPT = 50
+"""Texts of a task that are kept, the latest ones; of those before them only the digest."""
+
 SECTIONS = {
     "artifacts": "Artifacts",
     "outputs": "Outputs that count",
+    "children": "Child tasks",
+    "signals": "Signals from outside",
     "effects": "Effects on the world outside",
     "decisions": "Decisions of people",
     "repairs": "Restarts, and what was found",
@@ -46,7 +53,15 @@ SECTIONS = {
 }
 """In the order in which they are left out: of each the oldest part first, or the largest value."""
 
-SHOWN = ("objective", "progress", "outputs", "decisions", "repairs", "effects", "artifacts")
+SHOWN = tuple(
+    "objective progress outputs children signals decisions repairs effects artifacts".split()
+)
+
+_UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
+"""What some programs break a line at, and what turns or hides text: written out."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,16 +121,36 @@ def record_handoff(held: Claimed, sent: Sent) -> None:
         task_id=held.task_id, step=held.step_name, turn=held.turn, round=held.round,
         fence=held.fence, digest=sent.digest, text=sent.markdown, at=clock.now(),
     )  # fmt: skip
+    own = Handoff.objects.filter(task=held.task_id)
     with sql.hold_task(held.lease, "handoff"):
         Handoff.objects.bulk_create([row], ignore_conflicts=True)
+        # Each call adds at most one, so these few are all that may still have a text.
+        past = own.order_by("-id").values_list("pk", flat=True)[KEPT : KEPT + 4]
+        own.filter(pk__in=list(past)).exclude(text="").update(text="")
 
 
 # --- Reading ---
 
 
 def _dump(value: Any) -> str:
-    """JSON on one line, readable in any language."""
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    """JSON on one line, readable in any language, with nothing in it that is not seen."""
+    whole = _write_out(value)
+    return _reveal(json.dumps(whole, ensure_ascii=False, sort_keys=True, separators=(",", ":")))
+
+
+def _reveal(text: str) -> str:
+    return _UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+def _write_out(value: Any) -> Any:
+    """Numbers as PostgreSQL gives them back: digits, with neither exponent nor a zero's sign."""
+    if isinstance(value, dict):
+        return {key: _write_out(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_write_out(part) for part in value]
+    if isinstance(value, float):
+        return int(Decimal(repr(value))) if abs(value) >= 1e16 else value + 0.0
+    return value
 
 
 class _Reader:
@@ -131,11 +166,16 @@ class _Reader:
         outputs = StepOutput.objects.filter(task=task, superseded_in_round__isnull=True)
         rows: dict[str, tuple[Any, Any, str]] = {
             "outputs": (outputs.defer("log_tail"), self.tell_output, "seq"),
-            "decisions": (task.approvals.filter(status__in=DECIDED), self.tell_decision, "id"),
+            "children": (self.find_children(outputs), self.tell_child, "id"),
+            "signals": (task.signals, self.tell_signal, "id"),
+            "decisions": (
+                task.approvals.filter(status__in=DECIDED).prefetch_related("votes"),
+                self.tell_decision, "id",
+            ),
             "repairs": (task.events.filter(kind="repaired"), self.tell_repair, "seq"),
             "artifacts": (self.list_artifacts(task), self.tell_artifact, "id"),
             "effects": (list_outside(task.pk), self.tell_effect, "id"),
-        }
+        }  # fmt: skip
         values = {"objective": task.input, "progress": task.progress}
         parts = {name: self.tell_values(found) for name, found in values.items()}
         totals = {name: len(found) for name, found in parts.items()}
@@ -148,15 +188,18 @@ class _Reader:
         """What is always there."""
         task, error = self.task, self.task.error
         tokens = task.limit_tokens - task.used_tokens_in - task.used_tokens_out
+        cost = task.limit_cost - task.used_cost - task.reserved_cost
         return {
-            "task": str(task.pk), "title": " ".join(task.title.split()), "workflow": task.workflow,
-            "version": task.workflow_version, "step": task.step_name, "index": task.step_index,
-            "of": task.total_steps, "turn": task.turn, "round": task.round,
+            "task": str(task.pk), "title": _reveal(" ".join(task.title.split())),
+            "workflow": task.workflow, "version": task.workflow_version,
+            "step": task.step_name, "index": task.step_index, "of": task.total_steps,
+            "turn": task.turn, "round": task.round,
             "feedback": self.shorten(task.feedback),
             "last_error": error and self.shorten(f"{error['type']}: {error['message']}"),
             "left": {
-                "units": max(0, task.limit_units - task.used_units), "tokens": max(0, tokens),
-                "cost": format_money(max(0, task.limit_cost - task.used_cost)),
+                "units": max(0, task.limit_units - task.used_units),
+                "tokens": max(0, tokens - task.reserved_tokens),
+                "cost": format_money(max(0, cost)),
                 "repairs": max(0, task.max_repairs - task.repair_count),
                 "until": task.deadline_at and task.deadline_at.isoformat(),
             },
@@ -166,34 +209,63 @@ class _Reader:
     def tell_values(self, values: dict[str, Any]) -> list[Part]:
         """A part for each key, the largest first: so they are left out."""
         parts = [
-            self.make_part(f"- {self.clip(key)}:", {"key": self.shorten(key)}, value)
+            Part(
+                f"- {self.clip(key)}: {self.clip(value)}",
+                {"key": self.shorten(key), "value": self.shorten(value)},
+            )
             for key, value in values.items()
         ]
         return sorted(parts, key=lambda part: (-part.size, part.line))
 
     def tell_output(self, row: StepOutput) -> Part:
         data = {"seq": row.seq, "step": row.step_name, "turn": row.turn}
-        return self.make_part(f"- {row.step_name}, turn {row.turn}:", data, row.output, "output")
+        line = f"- {row.step_name}, turn {row.turn}"
+        return self.make_part(line, data, "output", row.output, mark=":")
+
+    def find_children(self, outputs: QuerySet[StepOutput]) -> QuerySet[Task]:
+        """Those of spawns that no restart superseded. Raises NotAllowed."""
+        queries.require_family(self.task.pk)
+        return self.task.children.filter(parent_seq__in=outputs.values("seq"))
+
+    def tell_child(self, row: Task) -> Part:
+        data = {"id": str(row.pk), "workflow": row.workflow, "title": row.title,
+                "status": row.status, "reason": row.status_reason}  # fmt: skip
+        line = f"- {row.workflow}, {_dump(row.title)}, {row.pk}: {row.status}"
+        name = "error" if row.error else "result"
+        return self.make_part(line, data, name, getattr(row, name))
+
+    def tell_signal(self, row: Signal) -> Part:
+        state = "not read" if row.consumed_seq is None else "read"
+        data = {"name": row.name, "by": row.by, "state": state}
+        return self.make_part(f"- {row.name} by {row.by}, {state}", data, "data", row.data)
 
     def tell_decision(self, row: Approval) -> Part:
         data = {"step": row.step, "subject": row.subject, "decision": row.status,
                 "by": row.decided_by, "comment": self.shorten(row.comment)}  # fmt: skip
         line = f"- {row.step}, {_dump(row.subject)}: {row.status} by {row.decided_by}"
         line += f", who says {self.clip(row.comment)}" if row.comment else ""
-        return self.make_part(f"{line}; values:", data, row.values or None, "values")
+        votes = [
+            {"by": one.by, "decision": one.decision, "comment": one.comment}
+            for one in sorted(row.votes.all(), key=lambda one: one.pk)
+            if one.voided_at is None
+        ]
+        if len(votes) > 1:
+            data["votes"] = self.shorten(votes)
+            line += f"; votes: {self.clip(votes)}"
+        return self.make_part(line, data, "values", row.values or None)
 
     def tell_repair(self, row: Event) -> Part:
         by = "the workflow" if row.data.get("by_workflow") else row.actor
         data = {"to": row.data["to"], "round": row.data["round"], "by": by}
-        line = f"- round {data['round']}, from {data['to']} on, by {by}; found:"
-        return self.make_part(line, data, row.data.get("feedback"), "feedback")
+        line = f"- round {data['round']}, from {data['to']} on, by {by}"
+        return self.make_part(line, data, "feedback", row.data.get("feedback"), mark="; found:")
 
     def tell_effect(self, row: Effect) -> Part:
         data = {"name": row.name, "step": row.step, "turn": row.turn, "round": row.round}
         # An intent in a worker's hands is that of the very unit that is told of it.
         state = name_state(row, self.task).replace("intent", "unknown")
-        line = f"- {row.name} of {row.step}, turn {row.turn}, round {row.round}: {state}; result:"
-        return self.make_part(line, {**data, "state": state}, row.result, "result")
+        line = f"- {row.name} of {row.step}, turn {row.turn}, round {row.round}: {state}"
+        return self.make_part(line, {**data, "state": state}, "result", row.result)
 
     def list_artifacts(self, task: Task) -> QuerySet[Artifact]:
         rows = task.artifacts.filter(blob__isnull=False).exclude(media_type=LOG_TYPE)
@@ -206,11 +278,14 @@ class _Reader:
         line = f"- {_dump(row.name)} of {row.step}: {row.media_type}, {row.blob.size} bytes"
         return Part(f"{line}, {row.pk}", data)
 
-    def make_part(self, line: str, data: dict[str, Any], value: Any, name: str = "value") -> Part:
-        """`line` ends with what names the value, and that is left out where there is none."""
+    def make_part(
+        self, line: str, data: dict[str, Any], name: str, value: Any, mark: str = ""
+    ) -> Part:
+        """A line with the value after `mark` (`; name:`), without it where there is none."""
         if value is None:
-            return Part(line.rpartition("; ")[0] or line.rstrip(":"), {**data, name: None})
-        return Part(f"{line} {self.clip(value)}", {**data, name: self.shorten(value)})
+            return Part(line, {**data, name: None})
+        told = f"{line}{mark or f'; {name}:'} {self.clip(value)}"
+        return Part(told, {**data, name: self.shorten(value)})
 
     def clip(self, value: Any) -> str:
         """A value as JSON on one line, a long one without its end."""
@@ -222,14 +297,14 @@ class _Reader:
         """The same for the data."""
         text = _dump(value)
         if len(text) <= self.most:
-            return value
+            return json.loads(text)
         return {"$begins": text[: self.most], "characters": len(text)}
 
 
 def _name_following(task: Task) -> list[str]:
-    """The next steps, by the code of the task's version where it is known here."""
+    """The next steps, as this process or a live worker knows the code of the task's version."""
     try:
-        workflow = registry.get(task.workflow, task.workflow_version)
+        workflow = queries.find_workflow(task.workflow, task.workflow_version)
         here = workflow.index_of(task.step_name)
     except (UnknownWorkflow, UnknownStep):
         return []

@@ -8,16 +8,29 @@ from typing import Any
 
 import pytest
 
-from ledger import clock, limits, sql
+from ledger import clock, limits, queries, sql, sweeper
 from ledger.errors import InvalidInput, LeaseLost, TaskNotFound
+from ledger.events import Actor
 from ledger.handoff import LEAST_TOKENS, build_handoff, count_tokens
 from ledger.ids import make_id
-from ledger.models import Handoff, StepOutput, Task
+from ledger.models import Approval, Handoff, StepOutput, Task
 from ledger.testing import LOST, run
-from ledger.transitions import holder, operators
+from ledger.transitions import approvals, holder, operators, waits
 from ledger.transitions.effects import begin_effect
 from ledger.workflows import AskApproval, Repair, Workflow, registered
-from tests.factories import OPERATOR, claim, make_unit, make_workflow, submit
+from tests.factories import (
+    CLIENT,
+    OPERATOR,
+    ask,
+    attempt,
+    claim,
+    complete,
+    make_unit,
+    make_workflow,
+    spawn,
+    submit,
+    wait_for,
+)
 from tests.held import make_context
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
@@ -216,6 +229,72 @@ def test_what_was_superseded_is_not_told(flow: Workflow) -> None:
         }
     ]  # fmt: skip
     assert StepOutput.objects.count() == 2
+
+
+def test_children_signals_and_every_vote_are_told(flow: Workflow) -> None:
+    task = submit(flow)
+    spawn(claim(flow), flow, 2, max_failed=2)
+    complete(claim(flow), flow)
+    holder.fail_task(claim(flow), attempt())
+    waits.send_signal(task.pk, name="early", data={"n": 1}, actor=CLIENT)
+    waits.send_signal(task.pk, name="go", data=None, actor=CLIENT)
+    sweeper.sweep()
+    wait_for(claim(flow), flow)
+    ask(claim(flow), flow, votes=2, then="again")
+    asked = Approval.objects.get()
+    for number, said in ((1, "fine"), (2, "")):
+        approvals.decide_approval(asked.pk, decision="approve", comment=said, digest=asked.digest,
+                                  actor=Actor("user", str(number)))  # fmt: skip
+    sent = build_handoff(task.pk)
+    good, bad = Task.objects.filter(parent=task).order_by("id")
+    told = sent.markdown.partition("## Child tasks\n\n")[2].splitlines()
+    error = '{"message":"it broke","step":"a","turn":0,"type":"Boom"}'
+    first, second = (f'{{"by":"user:{n}","comment":"{said}","decision":"approve"}}'
+                     for n, said in ((1, "fine"), (2, "")))  # fmt: skip
+    assert told[:9] == [
+        f'- three, "", {good.pk}: completed; result: {{"done":true}}',
+        f'- three, "", {bad.pk}: failed; error: {error}',
+        "", "## Signals from outside", "",
+        '- early by cli:tester, not read; data: {"n":1}', "- go by cli:tester, read",
+        "", "## Decisions of people",
+    ]  # fmt: skip
+    assert told[10] == f'- c, "Go on?": approved by user:2; votes: [{first},{second}]'
+    assert [one["status"] for one in sent.data["children"]] == ["completed", "failed"]
+    operators.restart_task(task.pk, to_step="a", note="", actor=OPERATOR)
+    assert build_handoff(task.pk).data["children"] == [], "of a unit that was superseded"
+
+
+def test_a_limit_left_is_what_may_still_be_reserved(flow: Workflow) -> None:
+    submit(flow)
+    held = claim(flow)
+    before = build_handoff(held.task_id).data["left"]
+    make_context(held, flow).reserve(tokens=100, cost="1.50")
+    after = build_handoff(held.task_id).data["left"]
+    assert (before["tokens"] - after["tokens"], before["cost"], after["cost"]) == (
+        100, "100.00", "98.50",
+    )  # fmt: skip
+
+
+def test_the_last_texts_are_kept_and_every_digest(
+    flow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ledger import handoff
+
+    monkeypatch.setattr(handoff, "KEPT", 3)
+    task = submit(flow)
+    held = claim(flow)
+    sent = []
+    for n in range(6):
+        limits.record_spend(held, key=str(n), tokens_in=1)
+        sent.append(handoff.build_handoff(task.pk))
+        handoff.record_handoff(held, sent[-1])
+    rows = Handoff.objects.order_by("id")
+    assert [row.text for row in rows] == ["", "", "", *(one.markdown for one in sent[3:])]
+    assert [row.digest for row in rows] == [one.digest for one in sent]
+    unit = make_unit(held, flow)
+    sql.checkpoint_unit(held, unit, lease_seconds=60, groups=None)
+    [shown] = queries.list_outputs(task.pk).items
+    assert shown["handoff"] == {"id": rows.last().pk, "digest": sent[-1].digest}
 
 
 def test_what_a_unit_was_told_is_on_record_by_its_fence(flow: Workflow) -> None:

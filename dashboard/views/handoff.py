@@ -14,7 +14,6 @@ from dashboard.diffs import Line, mark_diff
 from dashboard.htmx import render_page
 from ledger import queries
 from ledger.access import READ
-from ledger.errors import NotFound
 from ledger.handoff import build_handoff
 from ledger.queries.paging import read_seq
 
@@ -29,29 +28,28 @@ def show_handoff(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     """One as it was sent (`sent`, its number), else as the next unit gets it; and what is new."""
     row = queries.find_task(task_id)
     queries.require_payload()
+    queries.require_family(task_id)
     told = queries.list_handoffs(task_id, limit=SHOWN)
     chosen = read_seq(request.GET.get("sent", ""), "sent")
-    if chosen:
-        text, before = read_sent(told, chosen)
-    else:
-        text, before = build_handoff(task_id).markdown, told[0]["text"] if told else None
+    sent = queries.find_handoff(task_id, chosen) if chosen else None
+    text = sent["text"] if sent else build_handoff(task_id).markdown
+    before = read_before(told, task_id, chosen)
     context = {
         "section": "tasks",
         "task": {"id": row.pk, "name": row.title or row.workflow},
         "text": text,
+        "sent": sent,
         "told": told,
         "chosen": chosen,
-        "changes": None if before is None else {"lines": compare(before, text), "path": "it"},
+        "changes": {"lines": compare(before, text), "path": "it"} if before and text else None,
     }
     return render_page(request, "dashboard/handoff.html", context)
 
 
-def read_sent(told: list[dict[str, Any]], chosen: int) -> tuple[str, str | None]:
-    """The text of that one and of the one before it. Raises NotFound."""
-    texts = [one["text"] for one in told if one["id"] <= chosen]
-    if chosen not in {one["id"] for one in told}:
-        raise NotFound("handoff", chosen)
-    return texts[0], texts[1] if len(texts) > 1 else None
+def read_before(told: list[dict[str, Any]], task_id: UUID, chosen: int) -> str:
+    """The text of the one before the chosen one, or of the last; empty if none is kept."""
+    older = [one["id"] for one in told if not chosen or one["id"] < chosen]
+    return str(queries.find_handoff(task_id, older[0])["text"]) if older else ""
 
 
 def compare(before: str, after: str) -> tuple[Line, ...]:

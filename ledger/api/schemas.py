@@ -138,8 +138,18 @@ class CopiedFromOut(BaseModel):
     seq: int
 
 
+class ToldOut(BaseModel):
+    """The hand-off that a unit was given: `?sent=ID` of a task's hand-off gives its text."""
+
+    id: int
+    digest: str
+
+
 class OutputOut(BaseModel):
-    """The accepted output of one unit; under fence 0 it was copied, or edited by a person."""
+    """The accepted output of one unit; under fence 0 it was copied, or edited by a person.
+
+    `handoff` is null for a unit that asked for none.
+    """
 
     seq: int
     step: StepOut
@@ -154,6 +164,7 @@ class OutputOut(BaseModel):
     superseded_in_round: int | None
     copied_from: CopiedFromOut | None
     edited_by: str | None
+    handoff: ToldOut | None
 
 
 class SpendOut(BaseModel):
@@ -196,13 +207,16 @@ class EffectOut(BaseModel):
 
 
 class HandoffOut(BaseModel):
-    """What a unit is told; `digest` is the SHA-256 of the Markdown, `tokens` its bytes by four."""
+    """What a unit is told; `digest` is the SHA-256 of the Markdown, `tokens` its bytes by four.
+
+    Of one that was sent only the Markdown is kept, and of old ones the digest alone.
+    """
 
     task: UUID
     digest: str
-    tokens: int
-    markdown: str
-    data: dict[str, Json]
+    tokens: int | None
+    markdown: str | None
+    data: dict[str, Json] | None
 
 
 class ActorOut(BaseModel):

@@ -39,8 +39,9 @@ from ledger.api.schemas import (
     TaskOut,
 )
 from ledger.errors import InvalidInput
-from ledger.handoff import build_handoff
+from ledger.handoff import build_handoff, count_tokens
 from ledger.queries import DEFAULT_LIMIT, Page, TaskFilter
+from ledger.queries.paging import read_seq
 from ledger.transitions import deleting, operators, outputs
 from ledger.transitions.effects import mark_effect
 from ledger.transitions.forks import fork_task
@@ -210,14 +211,23 @@ def list_effects(
 
 
 @router.get("/{task_id}/handoff", response=HandoffOut)
-def show_handoff(request: HttpRequest, task_id: UUID, tokens: int | None = None) -> dict[str, Any]:
-    """What a unit is told of the work before it, as Markdown and as data, within a bound."""
+def show_handoff(
+    request: HttpRequest, task_id: UUID, tokens: int | None = None, sent: str = ""
+) -> dict[str, Any]:
+    """What a unit is told of the work before it, as Markdown and as data, within a bound; or what
+    one was told (`sent`, the id in its output's `handoff`)."""
     require_scope(request, READ)
     queries.read_revision(task_id)
     queries.require_payload()
-    sent = build_handoff(task_id, tokens)
+    if sent:
+        row = queries.find_handoff(task_id, read_seq(sent, "sent"))
+        text = row["text"] or None
+        count = None if text is None else count_tokens(text)
+        return {"task": str(task_id), "digest": row["digest"], "tokens": count, "markdown": text,
+                "data": None}  # fmt: skip
+    now = build_handoff(task_id, tokens)
     names = ("markdown", "data", "digest", "tokens")
-    return {"task": str(task_id), **{name: getattr(sent, name) for name in names}}
+    return {"task": str(task_id), **{name: getattr(now, name) for name in names}}
 
 
 @router.post("/{task_id}/effects/{effect_id}/mark", response=TaskOut)

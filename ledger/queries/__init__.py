@@ -24,7 +24,7 @@ from ledger.queries.fleet import (
     list_workflows,
     load_fleet,
 )
-from ledger.queries.handoffs import list_handoffs
+from ledger.queries.handoffs import find_handoff, list_handoffs, read_told
 from ledger.queries.history import list_events, list_outputs, list_spend, live_output
 from ledger.queries.logs import Attempt, list_attempts, read_log
 from ledger.queries.names import name_callers
@@ -59,7 +59,7 @@ from ledger.queries.pages import (
     sum_steps,
 )
 from ledger.queries.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
-from ledger.queries.seen import HIDDEN, require_payload
+from ledger.queries.seen import HIDDEN, require_family, require_payload
 from ledger.queries.tasks import (
     COUNT_CAP,
     TaskFilter,
@@ -126,6 +126,7 @@ __all__ = [
     "find_approval",
     "find_artifact",
     "find_edit_reason",
+    "find_handoff",
     "find_output",
     "find_scope",
     "find_task",
@@ -172,6 +173,8 @@ __all__ = [
     "read_log",
     "read_revision",
     "read_tag",
+    "read_told",
+    "require_family",
     "require_payload",
     "seconds_left",
     "select_trouble",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
 from ledger.conf import format_money
 from ledger.models import Event, Spend, StepOutput
+from ledger.queries.handoffs import read_told
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, read_seq
 from ledger.queries.seen import hide_data, hide_text, hide_value
 
@@ -21,7 +23,7 @@ def list_outputs(
     rows = StepOutput.objects.filter(task=task_id, seq__gt=read_seq(cursor)).defer("log_tail")
     if not superseded:
         rows = rows.filter(superseded_in_round__isnull=True)
-    return _cut_page([show_output(row) for row in rows.order_by("seq")[: size + 1]], size)
+    return _cut_page(show_outputs(task_id, rows.order_by("seq")[: size + 1]), size)
 
 
 def list_events(
@@ -69,8 +71,14 @@ def _cut_page(items: list[dict[str, Any]], size: int) -> Page[dict[str, Any]]:
     return Page(items[:size], str(items[size - 1]["seq"]) if more else None)
 
 
-def show_output(row: StepOutput) -> dict[str, Any]:
-    """The Output JSON."""
+def show_outputs(task_id: UUID, rows: Iterable[StepOutput]) -> list[dict[str, Any]]:
+    """The Output JSON of each; `handoff` is what the unit was told, `{id, digest}`, if it asked."""
+    found = list(rows)
+    told = read_told(task_id, [row.fence for row in found if row.fence])
+    return [_show_output(row) | {"handoff": told.get(row.fence)} for row in found]
+
+
+def _show_output(row: StepOutput) -> dict[str, Any]:
     return {
         "seq": row.seq,
         "step": {"index": row.step_index, "name": row.step_name},

@@ -17,7 +17,7 @@ from ledger.models import Event, StepOutput, Task
 from ledger.models.approvals import OPEN
 from ledger.queries.approvals import TASK_COLUMNS
 from ledger.queries.fleet import load_fleet
-from ledger.queries.history import show_event, show_output
+from ledger.queries.history import show_event, show_outputs
 from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
 from ledger.queries.seen import hide_text, see_approvals, see_tasks
 from ledger.queries.tasks import COUNT_CAP, LARGE, IsStalled, TaskFilter, task_json
@@ -135,7 +135,7 @@ def list_latest_outputs(task_id: UUID, *, before: int = 0, limit: int = 50) -> l
     rows = StepOutput.objects.filter(task=task_id).defer("log_tail").order_by("-seq")
     if before:
         rows = rows.filter(seq__lt=before)
-    return [show_output(row) for row in rows[:limit]]
+    return show_outputs(task_id, rows[:limit])
 
 
 def find_output(task_id: UUID, seq: int) -> dict[str, Any]:
@@ -148,7 +148,8 @@ def find_output(task_id: UUID, seq: int) -> dict[str, Any]:
         "tokens": row.tokens,
         "cost": format_money(row.cost),
     }
-    return show_output(row) | more | {"cost": format_money(row.cost)}
+    [shown] = show_outputs(task_id, [row])
+    return shown | more
 
 
 def find_edit_reason(task_id: UUID, seq: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
@@ -67,6 +68,16 @@ def require_payload() -> None:
     """Raise NotAllowed for a caller that is not shown contents."""
     if not sees_payload():
         raise NotAllowed("This needs the permission payload, which the caller does not have.")
+
+
+def require_family(parent_id: UUID) -> None:
+    """Raise NotAllowed for a caller who sees only some of a task's children: a text that tells of
+    all of them can't be shown in part."""
+    lanes = read_call().lanes
+    if lanes is None:
+        return
+    if Task.objects.filter(parent=parent_id).exclude(lane__in=lanes).exists():
+        raise NotAllowed("It tells of child tasks in lanes that the caller does not see.")
 
 
 def hide_value(value: Any, instead: Any = None) -> Any:
