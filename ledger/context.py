@@ -240,6 +240,7 @@ class Context:
         fn: Callable[..., Any],
         *,
         verify: Callable[..., Any] | None = None,
+        compensate: effects.Undo | None = None,
         args: Any = None,
     ) -> Any:
         """Do something to the outside world, on record: `fn`'s result, and at a later attempt the
@@ -248,9 +249,11 @@ class Context:
         Where an attempt was lost on the way, `verify` says what came of it: the result, or None
         or False for not done. Without one `fn` is called again. Both get the idempotency key if
         they take `key`; with an async one, await this. `args` (JSON) is what must not differ
-        between attempts. Raises LeaseLost, EffectConflict, and what the two raise.
+        between attempts. `compensate` is the workflow's compensation that undoes it when the task
+        fails or is cancelled, by name or itself. Raises LeaseLost, EffectConflict,
+        UnknownCompensation, and what the two raise.
         """
-        return effects.do_once(self, name, fn, verify, args)
+        return effects.do_once(self, name, fn, verify, compensate, args)
 
     def handoff(self, tokens: int | None = None) -> Sent:
         """What this unit must know of the work before it, within so many tokens (site's default):
@@ -264,24 +267,29 @@ class Context:
         handoff.record_handoff(self._claimed, sent)
         return sent
 
-    def _begin_effect(self, name: str, args: Any) -> dict[str, Any]:
+    def _begin_effect(self, name: str, args: Any, compensation: str = "") -> dict[str, Any]:
         given = secrets.mask_json(args)
         most = load().inline_output_bytes
         if len(canonical.dump_json(given, "args")) > most:
             raise ValueError(f"once(args=): over {most} bytes; keep them as an artifact, name that")
         with self._write("once()"):
-            begun = insist_on(lambda: begin_effect(self._claimed, name, given), self.check)
+            what = (self._claimed, name, given, compensation)
+            begun = insist_on(lambda: begin_effect(*what), self.check)
         return {"state": begun.state, "result": self._open(begun.result)}
 
     def _finish_effect(self, name: str, result: Any) -> Any:
         # Nothing ends it before it is on record: it is done, lease or no lease.
         with self._write("once()"), holding_soft_stop():
-            told = secrets.mask_json(result)
-            text = canonical.dump_json(told, f"the result of effect {name}")
-            if len(text) > load().inline_output_bytes:
-                told = artifacts.spill(self._claimed, name, told)
+            told = self._pack_result(name, result)
             stored = insist_on(lambda: finish_effect(self._claimed, name, told), lambda: None)
         return self._open(stored)
+
+    def _pack_result(self, name: str, result: Any) -> Any:
+        """A result as it is stored: without secrets, a large one as an artifact."""
+        told = secrets.mask_json(result)
+        text = canonical.dump_json(told, f"the result of effect {name}")
+        long = len(text) > load().inline_output_bytes
+        return artifacts.spill(self._claimed, name, told) if long else told
 
     def _open(self, value: Any) -> Any:
         return self._read(lambda: artifacts.resolve(value, self.task_id))

@@ -10,12 +10,17 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ledger.compensations import UndoFunction
 from ledger.models.effects import DONE
 from ledger.queries.effects import UNKNOWN
 
+if TYPE_CHECKING:
+    from ledger.workflows import Workflow
+
 type Call = Callable[..., Any]
+type Undo = str | UndoFunction
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 
@@ -23,19 +28,24 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 class Desk(Protocol):
     """The part of `ctx` that is needed here, in the worker and in an isolated step's process."""
 
+    _workflow: Workflow
+
     def idempotency_key(self, name: str) -> str: ...
-    def _begin_effect(self, name: str, args: Any) -> dict[str, Any]: ...
+    def _begin_effect(self, name: str, args: Any, compensation: str) -> dict[str, Any]: ...
     def _finish_effect(self, name: str, result: Any) -> Any: ...
 
 
-def do_once(desk: Desk, name: str, fn: Call, verify: Call | None, args: Any) -> Any:
+def do_once(
+    desk: Desk, name: str, fn: Call, verify: Call | None, compensate: Undo | None, args: Any
+) -> Any:
     """See `Context.once`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"once(): {name!r} is no name of an effect: ASCII letters, digits, _ . -")
     key = desk.idempotency_key(name)
+    undo = "" if compensate is None else desk._workflow.find_compensation(compensate).name
     if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(verify):
-        return _do_once_async(desk, name, key, fn, verify, args)
-    begun = desk._begin_effect(name, args)
+        return _do_once_async(desk, name, key, fn, verify, undo, args)
+    begun = desk._begin_effect(name, args, undo)
     if begun["state"] == DONE:
         return begun["result"]
     found = None
@@ -47,9 +57,9 @@ def do_once(desk: Desk, name: str, fn: Call, verify: Call | None, args: Any) -> 
 
 
 async def _do_once_async(
-    desk: Desk, name: str, key: str, fn: Call, verify: Call | None, args: Any
+    desk: Desk, name: str, key: str, fn: Call, verify: Call | None, undo: str, args: Any
 ) -> Any:
-    begun = desk._begin_effect(name, args)
+    begun = desk._begin_effect(name, args, undo)
     if begun["state"] == DONE:
         return begun["result"]
     found = None

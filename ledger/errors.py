@@ -203,6 +203,32 @@ class EffectConflict(LedgerError):
         super().__init__(f"Effect {name} {why}.")
 
 
+class UnknownCompensation(InvalidInput):
+    """The workflow has no compensation of this name, or the function is none of its."""
+
+    code = "unknown_compensation"
+
+    def __init__(self, ref: object, workflow: str, known: str) -> None:
+        super().__init__(
+            "compensate",
+            f"{ref!r:.120} is no compensation of the workflow {workflow}, which has "
+            f"{known or 'none'}; register it with @{workflow}.compensation",
+        )
+
+
+class Compensating(LedgerError):
+    """The task is undoing its effects, and how it then ends is settled."""
+
+    code = "compensating"
+    status = 409
+
+    def __init__(self, action: str, end: str) -> None:
+        super().__init__(
+            f"Can't {action} it: the task is undoing its effects and then {end}. Pause it to hold "
+            "that, or restart it from a step to go on instead."
+        )
+
+
 class NotAllowed(LedgerError):
     """The caller may not do this. `audited` once it is in the audit log."""
 

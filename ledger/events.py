@@ -39,6 +39,8 @@ KINDS = frozenset(
         "limits_changed",
         "edited",
         "effect_marked",
+        "compensating",
+        "compensated",
         "forked",
         "completed",
         "failed",

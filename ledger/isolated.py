@@ -227,21 +227,24 @@ class RemoteContext:
             "spend", tokens_in=tokens_in, tokens_out=tokens_out, cost=told, note=note, key=key
         )
 
-    def once(self, name: str, fn: Any, *, verify: Any = None, args: Any = None) -> Any:
+    def once(
+        self, name: str, fn: Any, *, verify: Any = None, compensate: Any = None, args: Any = None
+    ) -> Any:
         """See Context."""
         from ledger.effects import do_once
 
-        return do_once(self, name, fn, verify, args)
+        return do_once(self, name, fn, verify, compensate, args)
 
     def handoff(self, tokens: int | None = None) -> Any:
         """See Context."""
         return SimpleNamespace(**self._ask("handoff", tokens=tokens))
 
-    def _begin_effect(self, name: str, args: Any) -> dict[str, Any]:
+    def _begin_effect(self, name: str, args: Any, compensation: str) -> dict[str, Any]:
         from ledger import canonical
 
         canonical.check_json(args, "args")
-        return dict(self._ask("_begin_effect", name=name, args=args))
+        given = {"name": name, "args": args, "compensation": compensation}
+        return dict(self._ask("_begin_effect", **given))
 
     def _finish_effect(self, name: str, result: Any) -> Any:
         from ledger import canonical

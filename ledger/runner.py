@@ -17,6 +17,7 @@ from typing import Any
 
 from ledger import (
     asynchronous,
+    compensating,
     isolation,
     limits,
     livelogs,
@@ -41,7 +42,7 @@ from ledger.heartbeat import Heart
 from ledger.picking import Picker
 from ledger.sql import Claimed, claim_task
 from ledger.sweeper import Sweeper
-from ledger.transitions import budgets, holder
+from ledger.transitions import budgets, endings, holder
 from ledger.transitions.moves import refuse_beat, refuse_write
 from ledger.workflows import Fail, RetryLater, Step, Workflow
 
@@ -175,20 +176,26 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
     """One attempt at one unit, from claim to settle; returns what this worker holds next."""
     engine.units += 1
     engine.picker.served = held.lane
+    undoes = None if held.ending is None else compensating.find_next(held)
+    if held.ending is not None and undoes is None:  # a person settled what was left
+        return settling.settle(engine, held, lambda: endings.settle_undo(held))
     try:
         workflow = workflows.get(held.workflow, held.workflow_version)
-        step = workflow.steps[workflow.index_of(held.step_name)]
+        if undoes is None:
+            step = workflow.steps[workflow.index_of(held.step_name)]
+        else:
+            step = compensating.make_step(workflow, undoes)
     except LedgerError as error:
         problem = str(error)
         return settling.settle(engine, held, lambda: holder.misfit_task(held, problem=problem))
     _warn_of_change(held, workflow)
-    if not held.kept and (reason := limits.find_exhausted(held)):
-        return settling.settle(engine, held, lambda: holder.bury_task(held, None, reason))
-    if held.parent_id is not None and (short := limits.find_shortage(held.parent_id)):
-        found = LimitReached(short[1].reason, str(short[1]), owner=str(short[0].pk))
-        return settling.settle(engine, held, lambda: budgets.await_budget(held, None, found))
+    if undoes is None and (stop := _plan_stop_by_limit(held)):
+        return settling.settle(engine, held, stop)
     sign = engine.heart.hold(held, step.timeout)
-    ctx = Context(held, workflow, step, sign)
+    if undoes is None:
+        ctx = Context(held, workflow, step, sign)
+    else:
+        ctx = compensating.UndoContext(held, workflow, step, sign, undoes)
     running = steplog.begin_unit(sign.lease, held, ctx.log.unit)
     try:
         plan = _run_step(engine, held, ctx, workflow, step, sign)
@@ -205,6 +212,16 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
     finally:
         engine.heart.drop()
         ctx.close()
+
+
+def _plan_stop_by_limit(held: Claimed) -> settling.Plan | None:
+    """What keeps a step from starting: a used-up limit, its own or one that its parents share."""
+    if not held.kept and (reason := limits.find_exhausted(held)):
+        return lambda: holder.bury_task(held, None, reason)
+    if held.parent_id is not None and (short := limits.find_shortage(held.parent_id)):
+        found = LimitReached(short[1].reason, str(short[1]), owner=str(short[0].pk))
+        return lambda: budgets.await_budget(held, None, found)
+    return None
 
 
 def _warn_of_change(held: Claimed, workflow: Workflow) -> None:
@@ -271,6 +288,8 @@ def _run_step(
             sign.interrupt = deadline.interrupt
             try:
                 value = _call(workflow, step, ctx)
+                if held.ending is not None:
+                    return lambda: endings.settle_undo(held)
                 outcome = workflows.normalise(value, workflow, step)
                 what = (engine, held, ctx, workflow, step, outcome)
                 # Large values and files go to the artifact store here, which may be away too.
@@ -307,23 +326,24 @@ def _plan_failure(held: Claimed, ctx: Context, step: Step, error: BaseException)
     if isinstance(error, UnitTimeout):
         forget_connections()
     tail, whole = ctx.finish_log(insist=False)
-    attempt = holder.Attempt(
-        describe_failure(error, held), tail, ctx.spent_tokens, ctx.spent_nano, whole
-    )
+    told = describe_failure(error, held) | {"step": ctx.step, "turn": ctx.turn}
+    attempt = holder.Attempt(told, tail, ctx.spent_tokens, ctx.spent_nano, whole)
     if isinstance(error, LeaseLost):
         what = error.what
         return lambda: refuse_write(held.lease, what)
     if isinstance(error, RetryLater):
         seconds, why = error.seconds, str(error)
         return lambda: holder.release_task(held, why=why, delay=seconds, retries=step.retries)
-    if isinstance(error, LimitReached) and error.owner:
+    if isinstance(error, LimitReached) and error.owner and held.ending is None:
         short = error
         return lambda: budgets.await_budget(held, attempt, short)
-    if isinstance(error, LimitReached):
+    if isinstance(error, LimitReached) and held.ending is None:
         reason, least = error.reason, error.least
         return lambda: holder.bury_task(held, attempt, reason, least)
     if isinstance(error, Unserialisable):
         return lambda: holder.bury_task(held, attempt, states.UNSERIALISABLE_OUTPUT)
+    if isinstance(error, Fail) and held.ending is not None:  # the end is settled; so: no retry
+        return lambda: holder.record_failure(held, attempt, retries=-1, backoff=0.0)
     if isinstance(error, Fail):
         return lambda: holder.fail_task(held, attempt)
     log.warning(

@@ -54,9 +54,12 @@ VERSION_MISFIT = "version_misfit"
 CANCELLED_BY_OPERATOR = "cancelled_by_operator"
 CANCELLED_BY_PARENT = "cancelled_by_parent"
 COMPENSATING = "compensating"
+COMPENSATION_FAILED = "compensation_failed"
 
 LIMIT_REASONS = frozenset({LIMIT_UNITS, LIMIT_TOKENS, LIMIT_COST, LIMIT_WALL, LIMIT_DEADLINE})
 FOR_PEOPLE = frozenset({APPROVAL, DECIDED})
+UNDONE_FIRST = frozenset({FAILED, CANCELLED})
+"""Ends before which the effects that have a compensation are undone."""
 TIMERS = frozenset({SLEEP, NOT_BEFORE})
 """Reasons of `scheduled` that somebody asked for, unlike a backoff."""
 
@@ -97,16 +100,17 @@ EDGES: tuple[Edge, ...] = (
     *_edges("claim_task", QUEUED, RUNNING, "worker"),
     *_edges("checkpoint_unit", RUNNING, "running queued completed", "holder"),
     *_edges("settle_unit", RUNNING, "queued scheduled waiting paused cancelled dead", "holder"),
-    *_edges("ask_approval", RUNNING, "waiting cancelled", "holder"),
+    *_edges("ask_approval", RUNNING, "waiting queued cancelled", "holder"),
     *_edges("await_signal", RUNNING, "waiting queued paused completed cancelled", "holder"),
-    *_edges("spawn_children", RUNNING, "waiting cancelled", "holder"),
-    *_edges("await_budget", RUNNING, "waiting cancelled", "holder"),
-    *_edges("fail_task", RUNNING, FAILED, "holder"),
+    *_edges("spawn_children", RUNNING, "waiting queued cancelled", "holder"),
+    *_edges("await_budget", RUNNING, "waiting queued cancelled", "holder"),
+    *_edges("fail_task", RUNNING, "queued failed", "holder"),
     *_edges("bury_task", RUNNING, "waiting dead", "holder"),
-    *_edges("record_failure", RUNNING, "scheduled waiting cancelled dead", "holder"),
+    *_edges("record_failure", RUNNING, "queued scheduled waiting cancelled dead", "holder"),
     *_edges("repair_task", RUNNING, "queued waiting paused cancelled dead", "holder"),
     *_edges("release_task", RUNNING, "queued scheduled waiting paused cancelled dead", "holder"),
-    *_edges("misfit_task", RUNNING, "paused cancelled", "holder"),
+    *_edges("misfit_task", RUNNING, "queued paused cancelled", "holder"),
+    *_edges("settle_undo", RUNNING, "queued paused failed dead cancelled", "holder"),
     *_edges("reclaim_task", RUNNING, "queued paused cancelled dead", "sweeper"),
     *_edges("promote_due", SCHEDULED, "queued paused", "sweeper"),
     *_edges("apply_decision", WAITING, "queued paused completed failed", "sweeper"),
@@ -120,14 +124,15 @@ EDGES: tuple[Edge, ...] = (
     *_edges("expire_signal", WAITING, "queued paused completed dead", "sweeper"),
     *_edges("join_children", WAITING, "queued paused completed failed", "sweeper"),
     *_edges("go_on_with_budget", WAITING, "queued paused", "sweeper"),
-    *_edges("cancel_child", _UNHELD, CANCELLED, "sweeper"),
+    *_edges("cancel_child", _UNHELD, "queued cancelled", "sweeper"),
     *_loops("cancel_child", RUNNING, "sweeper"),
     *_edges("enforce_limit", _UNHELD, "waiting dead", "sweeper"),
     *_loops("decide_approval", WAITING, "approver"),
     *_loops("undo_decision", WAITING, "approver"),
-    *_edges("cancel_task", f"{_UNHELD} failed dead", CANCELLED, "operator"),
+    *_edges("cancel_task", f"{_UNHELD} failed dead", "queued cancelled", "operator"),
     *_loops("cancel_task", RUNNING, "operator"),
-    *_edges("stop_task", RUNNING, CANCELLED, "operator"),
+    *_edges("stop_task", RUNNING, "queued cancelled", "operator"),
+    *_edges("compensate_task", "failed dead", QUEUED, "operator"),
     *_edges("pause_task", QUEUED, PAUSED, "operator"),
     *_loops("pause_task", "running scheduled waiting", "operator"),
     *_edges("resume_task", PAUSED, QUEUED, "operator"),

@@ -11,7 +11,6 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from types import CodeType
 from typing import Any, Literal, overload
 
 from django.conf import settings
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from ledger import bounds, canonical, conf
 from ledger.bounds import Limits, days, hours, minutes, seconds
+from ledger.compensations import Compensates, PastEffect
 from ledger.errors import InvalidInput, UnknownStep, Unserialisable
 from ledger.filerules import PLAIN, Workspace
 from ledger.outcomes import (
@@ -42,6 +42,7 @@ from ledger.outcomes import (
 from ledger.posting import post_json
 from ledger.registry import all_workflows, get, known, load_all, load_errors, register, registered
 from ledger.scopes import OWN_LANE, Scope
+from ledger.sources import read_source, unwrap_partial
 
 __all__ = [
     "OWN_LANE",
@@ -53,6 +54,7 @@ __all__ = [
     "Finish",
     "Limits",
     "Outcome",
+    "PastEffect",
     "Repair",
     "RetryLater",
     "Scope",
@@ -111,10 +113,10 @@ class Step:
     @property
     def is_async(self) -> bool:
         """True when the function is a coroutine function."""
-        return inspect.iscoroutinefunction(inspect.unwrap(_unwrap_partial(self.fn)))
+        return inspect.iscoroutinefunction(inspect.unwrap(unwrap_partial(self.fn)))
 
 
-class Workflow:
+class Workflow(Compensates):
     """A name, a version and an ordered list of steps.
 
     `input` is a pydantic model of what a submitter gives (None: any JSON object). `max_repairs`
@@ -166,6 +168,7 @@ class Workflow:
         self.workspace = workspace or PLAIN
         self.description = description
         self.steps: list[Step] = []
+        self.compensations = {}
         self._digest: str | None = None
 
     def __repr__(self) -> str:
@@ -221,7 +224,7 @@ class Workflow:
             )  # fmt: skip
         if not callable(fn):
             raise ValueError(f"workflow {self.name}: {fn!r} can't be called, so it is no step")
-        given = name if name is not None else getattr(_unwrap_partial(fn), "__name__", "")
+        given = name if name is not None else getattr(unwrap_partial(fn), "__name__", "")
         step_name = _check_name(given, f"the name of a step of {self.name}")
         if any(step.name == step_name for step in self.steps):
             raise ValueError(f"workflow {self.name} has two steps named {step_name}; give name=")
@@ -277,9 +280,11 @@ class Workflow:
         return [one.command for one in layers if one.kind == "command"]
 
     def digest(self) -> str:
-        """SHA-256 (hex) over step names and sources; a change under one version is warned of."""
+        """SHA-256 (hex) over names and sources of steps and compensations; a change under one
+        version is warned of."""
         if self._digest is None:
-            parts = [f"{step.name}\n{_read_source(step.fn)}" for step in self.steps]
+            every: list[Any] = [*self.steps, *self.compensations.values()]
+            parts = [f"{one.name}\n{read_source(one.fn)}" for one in every]
             self._digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         return self._digest
 
@@ -373,28 +378,3 @@ def _check_name(name: object, what: str, pattern: re.Pattern[str] = _NAME) -> st
             f"digits and _ . -{first} and at most {longest} characters"
         )
     return name
-
-
-def _unwrap_partial(fn: Any) -> Any:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return fn
-
-
-def _read_source(fn: StepFunction) -> str:
-    bare = inspect.unwrap(_unwrap_partial(fn))
-    if describe := getattr(bare, "describe_code", None):
-        return str(describe())
-    try:
-        return inspect.getsource(bare)
-    except (OSError, TypeError):
-        code = getattr(bare, "__code__", None)
-        return (
-            _describe_code(code) if code else f"{type(bare).__module__}.{type(bare).__qualname__}"
-        )
-
-
-def _describe_code(code: CodeType) -> str:
-    # repr() of a nested code object holds its address, which differs in every process.
-    consts = [_describe_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} [{', '.join(consts)}]"

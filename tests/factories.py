@@ -115,11 +115,11 @@ def complete(held: Claimed, workflow: Workflow) -> None:
     assert sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=[]) is not None
 
 
-def make_effect(task: Task, name: str = "pay") -> Effect:
+def make_effect(task: Task, name: str = "pay", **fields: Any) -> Effect:
     """An effect of the task's first step that a lost attempt began."""
     return Effect.objects.create(
         task=task, step="a", turn=0, round=0, name=name, fingerprint="", status="intent",
-        fences=["1:gone"], begun_at=clock.now(),
+        fences=["1:gone"], begun_at=clock.now(), **fields,
     )  # fmt: skip
 
 

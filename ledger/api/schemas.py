@@ -80,6 +80,13 @@ class LimitsOut(BaseModel):
     deadline_at: dt.datetime | None
 
 
+class EndingOut(BaseModel):
+    """How a task ends once it has undone its effects."""
+
+    status: str
+    reason: str
+
+
 class TaskBrief(BaseModel):
     """A task as lists show it: all but `input`, `progress` and `result`."""
 
@@ -93,6 +100,7 @@ class TaskBrief(BaseModel):
     submitted_by: str
     status: str
     status_reason: str
+    ending: EndingOut | None
     error: dict[str, Json] | None
     claimable: ClaimableOut
     warnings: list[str]

@@ -20,6 +20,8 @@ class Effect(models.Model):
 
     `fences` names every attempt that began it, as `fence:owner`, the last one last: they may store
     its result, once. `late`: a stale holder's did. `marked_by` is the person who settled it.
+    `compensation` is what undoes it when the task fails or is cancelled, by name; the `undo_…`
+    columns are of that call what the others are of the first.
     """
 
     task = models.ForeignKey(Task, models.PROTECT, related_name="effects", db_index=False)
@@ -37,6 +39,11 @@ class Effect(models.Model):
     marked_by = models.CharField(max_length=200, blank=True, default="")
     begun_at = models.DateTimeField()
     done_at = models.DateTimeField(null=True, blank=True)
+    compensation = models.CharField(max_length=100, blank=True, default="", db_default="")
+    undo_tries = models.IntegerField(default=0, db_default=0)
+    undo_fences = models.JSONField(null=True, blank=True)
+    undo_result = models.JSONField(null=True, blank=True)
+    undone_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         db_table = "longwatch_effect"
@@ -61,3 +68,8 @@ class Effect(models.Model):
     def key(self) -> str:
         """The idempotency key that it was given."""
         return f"{self.task_id}:{self.step}:{self.turn}:{self.round}:{self.name}"
+
+    @property
+    def undo_key(self) -> str:
+        """The idempotency key of its compensation; no effect's name has a colon."""
+        return f"{self.key}:undo"

@@ -130,6 +130,10 @@ class Task(models.Model):
     # What a task that waits for a signal or for children waits for, and what then; the question
     # of one that waits for people is in its own table.
     waits = models.JSONField(null=True, blank=True)
+    # Of a task that undoes its effects first: how it then ends, `{status, reason, error, actor,
+    # data}`, the last being what its last event says. It stays while a failed compensation has
+    # made it dead.
+    ending = models.JSONField(null=True, blank=True)
     event_seq = models.BigIntegerField(default=0)
     revision = models.BigIntegerField(default=1)
     beat = models.BigIntegerField(default=0)

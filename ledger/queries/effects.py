@@ -56,13 +56,35 @@ def show_effect(row: Effect) -> dict[str, Any]:
     shown = {name: getattr(row, name) for name in names}
     shown |= {name: hide_value(shown[name]) for name in ("args", "result")}
     return {"id": row.pk, "state": name_state(row, row.task), **shown,
-            "marked_by": row.marked_by or None}  # fmt: skip
+            "marked_by": row.marked_by or None, "compensation": _show_undo(row)}  # fmt: skip
+
+
+def _show_undo(row: Effect) -> dict[str, Any] | None:
+    if not row.compensation:
+        return None
+    return {
+        "name": row.compensation, "key": row.undo_key, "state": name_undo(row, row.task),
+        "tries": row.undo_tries, "result": hide_value(row.undo_result), "done_at": row.undone_at,
+    }  # fmt: skip
 
 
 def name_state(row: Effect, task: Task) -> str:
     """What is known of an effect now."""
     if row.status != INTENT:
         return row.status
+    return INTENT if _is_in_hand(row.fences, task) else UNKNOWN
+
+
+def name_undo(row: Effect, task: Task) -> str:
+    """The same of its compensation: NOT_DONE before it was first called."""
+    if row.undone_at is not None:
+        return DONE
+    if not row.undo_fences:
+        return NOT_DONE
+    return INTENT if _is_in_hand(row.undo_fences, task) else UNKNOWN
+
+
+def _is_in_hand(fences: list[str], task: Task) -> bool:
+    """Whether the last attempt that began it holds the task."""
     running = task.status == states.RUNNING
-    in_hand = running and row.fences[-1] == f"{task.fence}:{task.lease_owner}"
-    return INTENT if in_hand else UNKNOWN
+    return running and fences[-1] == f"{task.fence}:{task.lease_owner}"

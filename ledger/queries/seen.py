@@ -22,7 +22,7 @@ OPEN_DATA = frozenset(
     "started_at worker until tokens cost reclaims reason to round by_workflow taken_from version "
     "superseded superseded_in_round approval subject risk decision expires_at title lane name key "
     "copied_from copied_to from_step outputs taken count why delay number charged consequence "
-    "replaces signal completed others".split()
+    "replaces signal completed others then compensated".split()
 )
 """Of an event's data: statuses, times, names, figures. Everything else is contents."""
 

@@ -223,7 +223,8 @@ def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]
         "tags": row.tags,
         "submitted_by": row.submitted_by,
         "status": row.status,
-        "status_reason": row.status_reason,
+        "status_reason": row.status_reason or _name_unit(row),
+        "ending": None if row.ending is None else {k: row.ending[k] for k in ("status", "reason")},
         "error": hide_error(_shorten_error(row.error) if brief else row.error),
         "claimable": _show_claimable(row, fleet),
         "warnings": _list_warnings(row, fleet),
@@ -264,6 +265,11 @@ def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]
             "result": hide_value(row.result),
         }
     return shown
+
+
+def _name_unit(row: Task) -> str:
+    """A claim leaves no reason, but what runs may be a compensation."""
+    return "" if row.ending is None else states.COMPENSATING
 
 
 def _show_claimable(row: Task, fleet: Fleet) -> dict[str, Any]:

@@ -82,6 +82,8 @@ class Claimed:
     used_tokens_out: int
     used_cost: int
     parent_id: UUID | None
+    ending: dict[str, Any] | None
+    """How a task ends that undoes its effects first; None: it runs its steps."""
     event_seq: int
     started_at: dt.datetime
     kept: bool = False
@@ -131,9 +133,9 @@ class Beaten:
     cancel_requested: bool
 
 
-_JSON_AT = [CLAIM_COLUMNS.index(name) for name in ("input", "progress", "feedback", "answer")]
-
-
+_JSON_AT = [
+    CLAIM_COLUMNS.index(name) for name in ("input", "progress", "feedback", "answer", "ending")
+]
 _PARENT_AT = CLAIM_COLUMNS.index("parent_id")
 
 

@@ -37,6 +37,7 @@ CLAIM_COLUMNS = [
     "used_tokens_out",
     "used_cost",
     "parent_id",
+    "ending",
     "event_seq",
     "claimed_at",
 ]

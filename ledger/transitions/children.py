@@ -21,6 +21,7 @@ from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Spend, Task
 from ledger.sql import Claimed, Unit
 from ledger.transitions.approvals import void_open_approval
+from ledger.transitions.endings import end_task
 from ledger.transitions.holder import leave_if_cancelled, store_unit
 from ledger.transitions.moves import (
     end_wait,
@@ -196,9 +197,9 @@ def _join(task: Task, now: dt.datetime, **fields: Any) -> bool:
     if bad > waits["max_failed"]:
         text = f"{bad} of {count} child tasks did not complete; {waits['max_failed']} may."
         error = make_error(task, "ChildrenFailed", text)
-        record_event(task, "failed", SYSTEM, now, reason=states.WORKFLOW_FAILED, error=error)
-        move_task(task, now, "join_children", states.FAILED, reason=states.WORKFLOW_FAILED,
-                  error=error, **fields)  # fmt: skip
+        end_task(task, now, "join_children", states.FAILED, actor=SYSTEM, error=error,
+                 reason=states.WORKFLOW_FAILED,
+                 said={"reason": states.WORKFLOW_FAILED, "error": error}, **fields)  # fmt: skip
         return True
     if good + bad < count and not (good and waits["until"] == "any"):
         return False
@@ -215,8 +216,9 @@ def end_children(parent_id: UUID, limit: int = 100) -> bool:
     if upto is None:
         return False
     left = Task.objects.filter(
-        parent_id=parent_id, parent_seq__lte=upto, finished_at__isnull=True, cancel_requested=False
-    )
+        parent_id=parent_id, parent_seq__lte=upto, finished_at__isnull=True,
+        cancel_requested=False, ending__isnull=True,
+    )  # fmt: skip
     keys = list(left.values_list("pk", flat=True)[:limit])
     if keys:
         return sum(cancel_child(key) for key in keys) > 0
@@ -224,12 +226,17 @@ def end_children(parent_id: UUID, limit: int = 100) -> bool:
 
 
 def cancel_child(task_id: UUID) -> bool:
-    """Any unfinished task -> cancelled (by its parent), or the flag of one that runs."""
+    """Any unfinished task -> cancelled (by its parent), or the flag of one that runs.
+
+    Or -> queued, to undo its effects first; it counts as ended after that.
+    """
     with lock_if_free(task_id) as found:
         if found is None:
             return False
         task, now = found
         if task.status in states.FINISHED or task.cancel_requested or task.parent_id is None:
+            return False
+        if task.ending is not None:
             return False
         by = Actor("task", str(task.parent_id))
         task.cancel_by = str(by)
@@ -238,6 +245,6 @@ def cancel_child(task_id: UUID) -> bool:
             update_row(task, {"cancel_requested": True, "cancel_by": str(by), "updated_at": now})
             return True
         void_open_approval(task, by, now, "the task was cancelled")
-        record_event(task, "cancelled", by, now, reason=states.CANCELLED_BY_PARENT)
-        move_task(task, now, "cancel_child", states.CANCELLED, reason=states.CANCELLED_BY_PARENT)
+        end_task(task, now, "cancel_child", states.CANCELLED, actor=by,
+                 reason=states.CANCELLED_BY_PARENT)  # fmt: skip
         return True

@@ -26,6 +26,7 @@ from ledger.errors import (
 from ledger.events import Actor, record_event, shorten_values
 from ledger.models import StepOutput, Task
 from ledger.transitions.approvals import void_open_approval
+from ledger.transitions.endings import end_task, is_undoing, list_open, refuse_end
 from ledger.transitions.holder import forget_answer
 from ledger.transitions.moves import FRESH_UNIT, NO_FLAGS, lock_task, move_task, update_row
 from ledger.transitions.operators import FORK_HINT, check_reason
@@ -72,9 +73,11 @@ def edit_task(
 
     `changes` maps columns of EDITABLE to values as clients write them (money as a decimal
     string). A running task goes to the head of the queue, uncharged, or where its flags lead. A
-    change of position, or of status, supersedes the outputs from there on, in a new round.
+    change of position, or of status, supersedes the outputs from there on, in a new round. A task
+    that undoes its effects goes on with that, unless its position is changed.
 
-    Raises TaskNotFound, StaleRevision, WrongStatus, and InvalidInput naming the column.
+    Raises TaskNotFound, StaleRevision, WrongStatus, Compensating, and InvalidInput naming the
+    column.
     """
     check_reason(reason)
     if not reason.strip():
@@ -100,8 +103,13 @@ def _edit(task: Task, now: dt.datetime, changes: dict[str, Any], actor: Actor, r
     if target == states.WAITING and (moved or "workflow_version" in columns):
         # The question holds the names of the steps that an answer leads to.
         raise InvalidInput("step_name", "it waits for an answer at this step; set the status too")
+    undoing = is_undoing(task) and not moved
+    if undoing and target == states.CANCELLED:
+        refuse_end(task, "cancel")
+    if task.ending is not None and (moved or (not undoing and target != task.status)):
+        columns["ending"] = None
     superseded = 0
-    if moved or target in STATUSES[:3]:
+    if moved or (target in STATUSES[:3] and not undoing):
         superseded = _supersede(task, columns)
     if target != states.WAITING and task.status == states.WAITING:
         void_open_approval(task, actor, now, "the task was edited")
@@ -116,6 +124,10 @@ def _edit(task: Task, now: dt.datetime, changes: dict[str, Any], actor: Actor, r
         actor, "edit_task", f"task:{task.pk}", at=now, task=task.pk, reason=reason,
         before=before, after=after,
     )  # fmt: skip
+    if target == states.CANCELLED and list_open(task.pk).exists():
+        fields = columns | {"fence": task.fence + 1}
+        end_task(task, now, "edit_task", target, actor=actor, reason=_REASONS[target], **fields)
+        return
     _write(task, now, target, columns, chosen="status" in changes)
 
 
@@ -305,6 +317,8 @@ def _write(
     """Move the row, or stay; the fence rises either way."""
     fields = columns | {"fence": task.fence + 1}
     if target == task.status:
+        if task.status_reason == states.COMPENSATING and "ending" in columns:
+            fields["status_reason"] = ""
         update_row(task, fields | {"updated_at": now})
         if target == states.QUEUED:
             sql.wake_workers()

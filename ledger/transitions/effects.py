@@ -13,14 +13,22 @@ from uuid import UUID
 
 from django.db.models import F
 
-from ledger import canonical, clock, sql
-from ledger.errors import EffectConflict, LeaseLost, NotFound, TaskNotFound
+from ledger import canonical, clock, sql, states
+from ledger.errors import EffectConflict, LeaseLost, NotFound, TaskNotFound, WrongStatus
 from ledger.events import Actor, record_event
 from ledger.models import Effect, Task
 from ledger.models.effects import COMPENSATED, DONE, INTENT, NOT_DONE
-from ledger.queries.effects import MARKS, UNKNOWN, name_state
+from ledger.queries.effects import MARKS, UNKNOWN, name_state, name_undo
 from ledger.sql import Claimed
-from ledger.transitions.moves import lock_held, lock_task, update_row
+from ledger.transitions.endings import list_open
+from ledger.transitions.moves import (
+    FRESH_UNIT,
+    lock_held,
+    lock_task,
+    move_task,
+    require_status,
+    update_row,
+)
 from ledger.transitions.operators import check_reason
 
 NEW = "new"
@@ -34,11 +42,11 @@ class Begun:
     result: Any = None
 
 
-def begin_effect(held: Claimed, name: str, args: Any) -> Begun:
+def begin_effect(held: Claimed, name: str, args: Any, compensation: str = "") -> Begun:
     """Store the intent, or find what an earlier attempt at this unit left of it.
 
-    Raises LeaseLost, and EffectConflict for other `args` than it was begun with, or when it was
-    undone since.
+    `compensation` is what undoes it, by name. Raises LeaseLost, and EffectConflict for other `args`
+    than it was begun with, or when it was undone since.
     """
     text = canonical.dump_json(args, "args")
     fingerprint = hashlib.sha256(text.encode()).hexdigest()
@@ -48,7 +56,7 @@ def begin_effect(held: Claimed, name: str, args: Any) -> Begun:
         if effect is None:
             Effect.objects.create(
                 task=task, **_name_unit(held, name), fingerprint=fingerprint, args=args,
-                status=INTENT, fences=[mine], begun_at=now,
+                status=INTENT, fences=[mine], begun_at=now, compensation=compensation,
             )  # fmt: skip
             update_row(task, {})
             return Begun(NEW)
@@ -61,7 +69,7 @@ def begin_effect(held: Claimed, name: str, args: Any) -> Begun:
         found = NEW if effect.status == NOT_DONE else UNKNOWN
         fences = [one for one in effect.fences if one != mine]
         Effect.objects.filter(pk=effect.pk).update(
-            status=INTENT, fences=[*fences, mine], tries=F("tries") + 1
+            status=INTENT, fences=[*fences, mine], tries=F("tries") + 1, compensation=compensation
         )
         update_row(task, {})
         return Begun(found)
@@ -97,6 +105,77 @@ def finish_effect(held: Claimed, name: str, result: Any) -> Any:
         return result
 
 
+def begin_undo(held: Claimed, effect_id: int) -> tuple[str, Effect]:
+    """Store the intent to undo an effect; what is known of that before, and the effect as it is.
+
+    NEW, UNKNOWN after an attempt that did not tell, or DONE when it is no more to be undone.
+    Raises LeaseLost.
+    """
+    mine = _name_attempt(held.lease)
+    with lock_held(held.lease, "compensation") as (task, _):
+        effect = list_open(task.pk).filter(pk=effect_id).first()
+        if effect is None:  # a person settled it meanwhile, or a lost attempt told late
+            return DONE, Effect.objects.get(pk=effect_id)
+        begun_by = effect.undo_fences or []
+        fences = [*(one for one in begun_by if one != mine), mine]
+        Effect.objects.filter(pk=effect_id).update(
+            undo_fences=fences, undo_tries=F("undo_tries") + 1
+        )
+        update_row(task, {})
+        return UNKNOWN if begun_by else NEW, effect
+
+
+def finish_undo(held: Claimed, effect_id: int, result: Any, log_tail: str = "") -> None:
+    """Store that an effect is undone, unless that is on record.
+
+    Also for a holder that lost its lease since it began that. Raises LeaseLost for who did not.
+    """
+    canonical.check_json(result, "the result of a compensation")
+    mine = _name_attempt(held.lease)
+    with sql.atomic():
+        task = Task.objects.select_for_update().filter(pk=held.task_id).first()
+        if task is None:
+            raise TaskNotFound(held.task_id)
+        effect = Effect.objects.get(pk=effect_id)
+        if mine not in (effect.undo_fences or []):
+            raise LeaseLost(held.task_id, held.fence, "compensation")
+        if effect.undone_at is not None:
+            return
+        now = clock.read()
+        Effect.objects.filter(pk=effect_id).update(
+            status=COMPENSATED, undo_result=result, undone_at=now
+        )
+        record_event(
+            task, "compensated", Actor("worker", held.owner), now, step=effect.step,
+            turn=effect.turn, fence=held.fence, effect=effect.name, by=effect.compensation,
+            started_at=held.started_at.isoformat(), log_tail=log_tail,
+        )  # fmt: skip
+        update_row(task, {"last_progress_at": now, "updated_at": now})
+
+
+def compensate_task(
+    task_id: UUID | str, *, actor: Actor, reason: str = "", revision: int | None = None
+) -> None:
+    """dead or failed -> queued: undo its effects after all; it then ends as it has ended.
+
+    Raises WrongStatus when it has none that is open and has a compensation.
+    """
+    check_reason(reason)
+    with lock_task(task_id, revision) as (task, now):
+        require_status(task, "compensate", {states.DEAD, states.FAILED})
+        count = list_open(task.pk).count()
+        if not count:
+            hint = "None of its effects is both open and has a compensation."
+            raise WrongStatus("compensate", task.status, hint)
+        ending = task.ending or {
+            "status": task.status, "reason": task.status_reason, "error": task.error,
+            "actor": str(actor), "data": {"reason": task.status_reason, "error": task.error},
+        }  # fmt: skip
+        record_event(task, "compensating", actor, now, then=ending["status"], count=count,
+                     reason=reason)  # fmt: skip
+        move_task(task, now, "compensate_task", states.QUEUED, ending=ending, **FRESH_UNIT)
+
+
 def mark_effect(
     task_id: UUID | str,
     effect_id: int,
@@ -121,6 +200,8 @@ def mark_effect(
         state = name_state(effect, task)
         if state == INTENT:
             raise EffectConflict(effect.name, "is in a worker's hands now")
+        if name_undo(effect, task) == INTENT:
+            raise EffectConflict(effect.name, "is being undone by a worker now")
         if to not in MARKS.get(state, ()):
             raise EffectConflict(effect.name, f"is {state}, so it can't be marked {to}")
         fields: dict[str, Any] = {"status": to, "marked_by": str(actor)}

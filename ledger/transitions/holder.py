@@ -20,6 +20,7 @@ from ledger import canonical, conf, limits, sql, states
 from ledger.events import Actor, record_event
 from ledger.models import StepOutput, Task
 from ledger.sql import Claimed, Unit
+from ledger.transitions.endings import end_task
 from ledger.transitions.limit_questions import ask_limit, describe_timer
 from ledger.transitions.moves import (
     FRESH_UNIT,
@@ -148,10 +149,13 @@ def record_failure(held: Claimed, attempt: Attempt, *, retries: int, backoff: fl
     """running -> scheduled (backoff), or dead when the retries are used up. Charged."""
     with lock_held(held.lease, "failure") as (task, now):
         attempts = task.attempts + 1
-        record_attempt(task, held, attempt, now, "attempt_failed", number=attempts)
+        place = {} if task.ending is None else {k: attempt.error[k] for k in ("step", "turn")}
+        record_attempt(task, held, attempt, now, "attempt_failed", number=attempts, **place)
         fields = {"attempts": attempts, "error": {**attempt.error, "attempt": attempts}}
         if attempts > retries and not task.cancel_requested:
             target, reason = states.DEAD, states.RETRIES_EXHAUSTED
+            if task.ending is not None:
+                reason = states.COMPENSATION_FAILED
         else:
             target, reason = _choose_next(task, now, max(backoff, 0.001), states.BACKOFF)
         leave_running(task, held, now, "record_failure", target, reason, backoff, fields)
@@ -212,14 +216,17 @@ def report_progress(lease: sql.Lease, done: float | None, total: float | None, n
 def _choose_next(
     task: Task, now: dt.datetime, delay: float = 0.0, delay_reason: str = ""
 ) -> tuple[str, str]:
-    """Where a task that would go on goes: cancel, pause, limits, then the next step."""
+    """Where a task that would go on goes: cancel, pause, limits, then the next step.
+
+    No limit keeps a task from undoing its effects.
+    """
     if task.cancel_requested:
         return states.CANCELLED, states.CANCELLED_BY_OPERATOR
     if task.pause_requested and not delay:
         # With a delay the pause waits until the task would become queued.
         return states.PAUSED, states.PAUSED_BY_OPERATOR
     exhausted = limits.find_exhausted(task) or limits.find_overdue(task, now)
-    if exhausted:
+    if exhausted and task.ending is None:
         return states.DEAD, exhausted
     return (states.SCHEDULED, delay_reason) if delay else (states.QUEUED, "")
 
@@ -252,7 +259,9 @@ def leave_running(
         fields = {**fields, "available_at": due}
         record_event(task, "scheduled", worker, now, reason=reason, until=due.isoformat())
     elif target == states.CANCELLED:
-        record_event(task, "cancelled", Actor.parse(task.cancel_by), now, reason=reason)
+        by = Actor.parse(task.cancel_by)
+        end_task(task, now, edge, target, actor=by, reason=reason, by_holder=True, **fields)
+        return
     elif target == states.PAUSED:
         by = Actor.parse(task.pause_by) if task.pause_requested else worker
         record_event(task, "paused", by, now, reason=reason)
@@ -265,7 +274,12 @@ def leave_running(
             until = now + dt.timedelta(seconds=delay)
             then = describe_timer(_TIMERS.get(edge, ""), until) if delay else {}
             return ask_limit(task, now, edge, reason, worker, fields, then, least, by_holder=True)
-        record_event(task, target, worker, now, reason=reason, error=fields["error"])
+        said = {"reason": reason, "error": fields["error"]}
+        if target == states.FAILED:
+            end_task(task, now, edge, target, actor=worker, reason=reason, by_holder=True,
+                     said=said, **fields)  # fmt: skip
+            return
+        record_event(task, target, worker, now, **said)
     move_task(task, now, edge, target, reason=reason, by_holder=True, **fields)
 
 

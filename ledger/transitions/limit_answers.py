@@ -123,7 +123,7 @@ def leave_stored_unit(task: Task) -> dict[str, Any]:
     The unit's output is accepted and stays; the same unit can't store a second one. An answer to
     the old question must not pass for one to the new.
     """
-    if task.waits is not None:
+    if task.waits is not None or task.ending is not None:
         return {}  # its unit is stored, and the wait for what came of it goes on
     stored = task.outputs.filter(
         step_index=task.step_index, turn=task.turn, superseded_in_round__isnull=True

@@ -103,7 +103,8 @@ def refuse_write(lease: sql.Lease, what: str) -> None:
     actor = Actor("worker", lease.owner)
     refusal = "stale_write_refused"
     under_it: dict[str, Any] = {"task_id": lease.task_id, "fence": lease.fence}
-    ended = Event.objects.filter(**under_it, actor=str(actor)).exclude(kind=refusal)
+    ended = Event.objects.filter(**under_it, actor=str(actor))
+    ended = ended.exclude(kind__in=(refusal, "compensated"))
     if StepOutput.objects.filter(**under_it).exists() or ended.exists():
         raise AlreadySettled(f"The unit under fence {lease.fence}")
     try:
@@ -159,6 +160,9 @@ def move_task(
     """
     if not states.allow_edge(edge, task.status, target):
         raise WrongStatus(edge.replace("_", " "), task.status)
+    undoing = fields.get("ending", task.ending) is not None
+    if undoing and target == states.QUEUED:
+        reason = states.COMPENSATING
     columns: dict[str, Any] = {
         "status": target, "status_reason": reason, "updated_at": now,
         **_move_wall(task, now, target, reason), **_move_lease(task, target, by_holder),
@@ -169,7 +173,7 @@ def move_task(
         columns["finished_at"] = None
     if target == states.QUEUED and task.status != states.QUEUED:
         columns |= {"available_at": now, "rank": rank_at(now, task.priority)}
-    if task.waits is not None and target not in KEEP_WAIT:
+    if task.waits is not None and target not in KEEP_WAIT and not undoing:
         columns["waits"] = None
     if task.children_open > 0 and target not in {states.WAITING, states.DEAD}:
         columns["cascade_upto"] = task.event_seq

@@ -12,6 +12,7 @@ from ledger.errors import InvalidInput, UnparsableInput, Unserialisable, WrongSt
 from ledger.events import Actor, record_event
 from ledger.models import Task
 from ledger.transitions.approvals import void_open_approval
+from ledger.transitions.endings import check_not_undone, end_task, refuse_end, will_end
 from ledger.transitions.holder import forget_answer, supersede_outputs
 from ledger.transitions.limit_answers import (
     change_limits,
@@ -42,12 +43,14 @@ def cancel_task(
 ) -> None:
     """Anything but completed -> cancelled, at once; of what runs, a flag for the next boundary.
 
-    Cancelling twice is harmless.
+    Or -> queued, to undo its effects first. Cancelling twice is harmless. Raises Compensating for
+    a task that undoes them already, to end otherwise.
     """
     check_reason(reason)
     with lock_task(task_id, revision) as (task, now):
-        if task.status == states.CANCELLED:
+        if task.status == states.CANCELLED or will_end(task, states.CANCELLED):
             return
+        refuse_end(task, "cancel")
         require_status(task, "cancel", states.UNFINISHED | {states.FAILED, states.DEAD})
         if task.status == states.RUNNING:
             if not task.cancel_requested:
@@ -62,10 +65,14 @@ def cancel_task(
 def stop_task(
     task_id: UUID | str, *, actor: Actor, reason: str = "", revision: int | None = None
 ) -> None:
-    """running with cancel asked -> cancelled now: the worker is fenced off, its unit is lost."""
+    """running with cancel asked -> cancelled now: the worker is fenced off, its unit is lost.
+
+    Or -> queued, to undo its effects first.
+    """
     check_reason(reason)
     with lock_task(task_id, revision) as (task, now):
         require_status(task, "stop", {states.RUNNING})
+        refuse_end(task, "stop")
         if not task.cancel_requested:
             hint = "Ask to cancel first; stop is for a unit that won't end."
             raise WrongStatus("stop", task.status, hint)
@@ -74,8 +81,8 @@ def stop_task(
 
 def _cancel(task: Task, now: dt.datetime, edge: str, actor: Actor, reason: str) -> None:
     void_open_approval(task, actor, now, "the task was cancelled")
-    record_event(task, "cancelled", actor, now, reason=reason)
-    move_task(task, now, edge, states.CANCELLED, reason=states.CANCELLED_BY_OPERATOR)
+    end_task(task, now, edge, states.CANCELLED, actor=actor,
+             reason=states.CANCELLED_BY_OPERATOR, said={"reason": reason})  # fmt: skip
 
 
 def pause_task(
@@ -116,7 +123,8 @@ def retry_task(
     """scheduled, failed, dead or running -> queued: the same unit now.
 
     From failed and dead the counters of the unit start anew; from running the task is taken from
-    its worker, uncharged. A cancel or a pause that was asked for is taken back.
+    its worker, uncharged. A cancel or a pause that was asked for is taken back. Of a task that was
+    undoing its effects that goes on; after it, only a restart does what is undone again.
     """
     check_reason(reason)
     with lock_task(task_id, revision) as (task, now):
@@ -125,6 +133,7 @@ def retry_task(
             FORK_HINT if task.status in states.FINAL else "",
         )  # fmt: skip
         fields: dict[str, Any] = {**NO_FLAGS}
+        check_not_undone(task, "retry")
         if task.status in states.FINISHED:
             fields |= {**FRESH_UNIT, **leave_stored_unit(task)}
         record_event(task, "retried", actor, now, reason=reason, taken_from=task.lease_owner)
@@ -148,7 +157,8 @@ def restart_task(
     Outputs of that step and all later ones are superseded, an open approval is voided, the round
     rises; a person's restart is not counted against max_repairs. A running worker is fenced off.
     With `version` the task goes on under that version of its workflow, from any of its steps: the
-    way on for a task whose own version is gone, or that stands at no step of it.
+    way on for a task whose own version is gone, or that stands at no step of it. What a task has
+    undone by then stays undone; what it has not is undone no more.
 
     Raises UnknownStep, UnknownWorkflow when neither this process nor a live worker has the code,
     or InvalidInput for an input that the version doesn't take.
@@ -172,7 +182,7 @@ def restart_task(
         move_task(
             task, now, "restart_task", states.QUEUED, **FRESH_UNIT, **NO_FLAGS,
             round=task.round + 1, step_index=index, step_name=name, turn=0, feedback=feedback,
-            **NO_REPORT, **forget_answer(task, index), **moved,
+            ending=None, **NO_REPORT, **forget_answer(task, index), **moved,
         )  # fmt: skip
 
 
@@ -218,6 +228,8 @@ def extend_limits(
         dead_by_limit = task.status == states.DEAD and task.status_reason in states.LIMIT_REASONS
         if not dead_by_limit:
             require_status(task, "extend the limits of", states.UNFINISHED)
+        if dead_by_limit:
+            check_not_undone(task, "extend the limits of")
         columns = change_limits(task, columns, actor, now, reason)
         if dead_by_limit:
             over = limits.find_exhausted(task) or limits.find_overdue(task, now)

@@ -87,6 +87,7 @@ def edit_output(
         move_task(
             task, now, "edit_output", states.QUEUED, **FRESH_UNIT, **NO_FLAGS, **NO_REPORT,
             **place, round=unit.round, progress=stand.progress, workspace=stand.workspace,
+            ending=None,
             **({} if _leads_to(task, place) else forget_answer(task, row.step_index)),
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import OperationalError, connection
-from django.db.models import F, Q, QuerySet
+from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.db.models.expressions import RawSQL
 
 from ledger import clock, conf, limits, sql, states
@@ -23,6 +23,7 @@ from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Approval, Event, Task
 from ledger.transitions import approvals, budgets, children, overdue, waits
 from ledger.transitions.budgets import stop_by_limit
+from ledger.transitions.endings import end_task
 from ledger.transitions.moves import lock_if_free, make_error, move_task, skip_locked
 
 log = logging.getLogger(__name__)
@@ -118,8 +119,10 @@ def reclaim_task(
             )
             record_event(task, "dead", SYSTEM, now, reason=reason, error=fields["error"])
         elif task.cancel_requested:
-            target, reason = states.CANCELLED, states.CANCELLED_BY_OPERATOR
-            record_event(task, "cancelled", Actor.parse(task.cancel_by), now)
+            return end_task(
+                task, now, "reclaim_task", states.CANCELLED, actor=Actor.parse(task.cancel_by),
+                reason=states.CANCELLED_BY_OPERATOR, said={}, **fields,
+            )  # fmt: skip
         elif task.pause_requested:
             target, reason = states.PAUSED, states.PAUSED_BY_OPERATOR
             record_event(task, "paused", Actor.parse(task.pause_by), now)
@@ -188,7 +191,9 @@ def _promote_all(tasks: list[Task], now: dt.datetime) -> None:
         else "CAST((julianday(available_at) - 2440587.5) * 86400000000 AS integer)"
     )
     Task.objects.filter(pk__in=[task.pk for task in tasks], status=states.SCHEDULED).update(
-        status=states.QUEUED, status_reason="", updated_at=now,
+        status=states.QUEUED, updated_at=now,
+        status_reason=Case(When(ending__isnull=True, then=Value("")),
+                           default=Value(states.COMPENSATING)),
         rank=RawSQL(f"{micros} - priority * 60000000", []),
         wall_until=RawSQL(f"coalesce(wall_until, {going_on})", []), wall_left=None,
         event_seq=F("event_seq") + 1, revision=F("revision") + 1,
@@ -261,11 +266,12 @@ def remind_approvals(limit: int = 100) -> int:
 def enforce_limits(limit: int = 100) -> int:
     """queued, scheduled, waiting, paused -> dead or a question, past the wall limit or deadline.
 
-    What runs is judged by its holder at the unit's end, which has a bound of its own.
+    What runs is judged by its holder at the unit's end, which has a bound of its own; what undoes
+    its effects by nobody.
     """
     overdue = (
         Task.objects.filter(Q(wall_until__lte=clock.now()) | Q(deadline_at__lte=clock.now()))
-        .filter(status__in=sorted(states.UNFINISHED - {states.RUNNING}))
+        .filter(status__in=sorted(states.UNFINISHED - {states.RUNNING}), ending__isnull=True)
         .exclude(on_limit="ask", status=states.WAITING, status_reason__in=states.FOR_PEOPLE)
         .values_list("id", flat=True)[:limit]
     )
@@ -280,6 +286,8 @@ def enforce_limit(task_id: UUID) -> bool:
         task, now = found
         reason = limits.find_overdue(task, now)
         if reason is None or task.status not in states.UNFINISHED - {states.RUNNING}:
+            return False
+        if task.ending is not None:
             return False
         return stop_by_limit(task, now, reason)
 

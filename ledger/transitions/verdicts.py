@@ -9,13 +9,13 @@ from ledger import states
 from ledger.events import SYSTEM, record_event
 from ledger.models import Approval, Task
 from ledger.models import approvals as kinds
+from ledger.transitions.endings import end_task
 from ledger.transitions.holder import supersede_outputs
 from ledger.transitions.limit_answers import act_on_limit
 from ledger.transitions.moves import (
     NO_REPORT,
     complete_task,
     make_error,
-    move_task,
     requeue_task,
 )
 
@@ -60,8 +60,8 @@ def _end(
 ) -> None:  # fmt: skip
     kind = "ApprovalExpired" if reason == states.APPROVAL_EXPIRED else "ApprovalRejected"
     error = make_error(task, kind, request.comment or f"{request.subject}: {request.status}")
-    record_event(task, target, SYSTEM, now, reason=reason, error=error)
-    move_task(task, now, edge, target, reason=reason, error=error, **fields)
+    end_task(task, now, edge, target, actor=SYSTEM, reason=reason, error=error,
+             said={"reason": reason, "error": error}, **fields)  # fmt: skip
 
 
 def _go_on(

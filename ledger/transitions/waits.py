@@ -140,9 +140,10 @@ def expire_signal(task_id: UUID) -> bool:
 def revive_wait(task: Task, now: dt.datetime) -> dict[str, Any]:
     """Where a dead task goes that a person sets going again, as fields of `move_task`.
 
-    To its wait, with all of its time, if that is what it died in; else into the queue.
+    To its wait, with all of its time, if that is what it died in; else into the queue, also to
+    undo its effects, which it had begun.
     """
-    if task.waits is None:
+    if task.waits is None or task.ending is not None:
         return {"target": states.QUEUED}
     # For children no time at all: what became of them meanwhile is looked at at once.
     until = now + dt.timedelta(seconds=task.waits.get("seconds", 0))

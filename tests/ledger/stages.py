@@ -21,6 +21,7 @@ from ledger.transitions import (
     children,
     edits,
     effects,
+    endings,
     forks,
     holder,
     operators,
@@ -227,6 +228,8 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "edit_output": lambda: outputs.edit_output(
             key, PLAIN, output={"by": "hand"}, reason="why not", **by),
         "mark_effect": lambda: settle_effect(stage),
+        "settle_undo": lambda: undo_last(stage),
+        "compensate_task": lambda: effects.compensate_task(key, **by),
         "extend_limits": lambda: operators.extend_limits(
             key, **{"limits_given": {"units": 50}, **given, **by}),
         "fork_task": lambda: forks.fork_task(key, from_step="a", **by),
@@ -242,6 +245,56 @@ def settle_effect(stage: Stage) -> None:
     """A person's word on what a lost attempt began."""
     effect = make_effect(stage.task)
     effects.mark_effect(stage.task.id, effect.pk, to="done", actor=OPERATOR)
+
+
+def undo_last(stage: Stage) -> None:
+    """The unit of a compensation, if there is one to call."""
+    effect = endings.list_open(stage.task.id).first()
+    if effect is not None:
+        effects.begin_undo(stage.held, effect.pk)
+        effects.finish_undo(stage.held, effect.pk, "undone")
+    endings.settle_undo(stage.held)
+
+
+def owe(stage: Stage, name: str = "pay") -> None:
+    """The task has done what it can undo."""
+    make_effect(stage.task, name, compensation="refund")
+
+
+def owe_and_cancel(stage: Stage) -> None:
+    """And is asked to end."""
+    owe(stage)
+    cancel(stage)
+
+
+def undo_before(end: Callable[[Stage], Any], *names: str) -> Callable[[Stage], None]:
+    """Its unit undoes the last of what it did, and then it has that end."""
+
+    def begin(stage: Stage) -> None:
+        for name in names or ("pay",):
+            owe(stage, name)
+        end(stage)
+        stage.held = claim(stage.flow)
+        assert stage.held.ending is not None
+
+    return begin
+
+
+def fail(stage: Stage) -> None:
+    """The workflow ends it."""
+    holder.fail_task(stage.held, attempt())
+
+
+def cancel_running(stage: Stage) -> None:
+    """A person does."""
+    cancel(stage)
+    operators.stop_task(stage.task.id, actor=OPERATOR)
+
+
+def die(stage: Stage) -> None:
+    """It gave up, and a person has it undo what it did."""
+    holder.bury_task(stage.held, attempt(), states.LIMIT_COST)
+    effects.compensate_task(stage.task.id, actor=OPERATOR)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -377,6 +430,18 @@ WAYS: dict[tuple[str, str], Way] = {
         wait=spawn, before=lambda stage: end_child(stage, good=False)
     ),
     ("cancel_child", states.CANCELLED): Way(),
+    **{(function, states.QUEUED): Way(before=owe)
+       for function in ("fail_task", "cancel_child", "cancel_task", "compensate_task")},
+    **{(function, states.QUEUED): Way(before=owe_and_cancel)
+       for function in ("ask_approval", "spawn_children", "await_budget", "record_failure",
+                        "misfit_task", "stop_task")},
+    ("settle_undo", states.FAILED): Way(before=undo_before(fail)),
+    ("settle_undo", states.CANCELLED): Way(before=undo_before(cancel_running)),
+    ("settle_undo", states.DEAD): Way(before=undo_before(die)),
+    ("settle_undo", states.QUEUED): Way(before=undo_before(fail, "pay", "ship")),
+    ("settle_undo", states.PAUSED): Way(
+        before=lambda stage: (undo_before(fail, "pay", "ship")(stage), pause(stage))
+    ),
     ("go_on_with_budget", states.QUEUED): Way(wait=want_budget),
     ("go_on_with_budget", states.PAUSED): Way(wait=want_budget, before=pause),
     ("retry_task", states.WAITING): Way(wait=wait_for),

@@ -21,6 +21,7 @@ from ledger.transitions import (
     children,
     edits,
     effects,
+    endings,
     forks,
     holder,
     limit_answers,
@@ -38,8 +39,8 @@ from tests.ledger.stages import Stage, call, set_stage, take_edge
 ROOT = Path(__file__).resolve().parents[2]
 DOC = (ROOT / "docs" / "state-machine.md").read_text()
 MODULES = (
-    approvals, budgets, asking, children, edits, effects, forks, holder, limit_answers, operators,
-    outputs, overdue, submit, sweeps, waits, sql,
+    approvals, budgets, asking, children, edits, effects, endings, forks, holder, limit_answers,
+    operators, outputs, overdue, submit, sweeps, waits, sql,
 )  # fmt: skip
 FUNCTIONS = sorted({edge.function for edge in states.EDGES} - {"submit_task"})
 HOLDERS = sorted({edge.function for edge in states.EDGES if edge.by == "holder"})
@@ -108,7 +109,7 @@ def test_every_edge_names_a_function_that_says_what_it_does(function: str) -> No
 
 def test_every_edge_that_the_code_names_is_on_the_diagram() -> None:
     place = {"move_task": 2, "leave_running": 3, "act_on": 3, "go_on_after_limit": 2,
-             "_cancel": 2, "_go_on": 2, "requeue_task": 2}  # fmt: skip
+             "_cancel": 2, "_go_on": 2, "requeue_task": 2, "end_task": 2}  # fmt: skip
     named = {
         node.args[place[node.func.id]].value
         for path in (ROOT / "ledger" / "transitions").glob("*.py")

@@ -1,0 +1,119 @@
+"""The ends `failed` and `cancelled`, and what comes before them: effects are undone.
+
+Where a task has effects that it can undo, it is queued for that instead (`compensating`). Each one
+is a unit of its own, the last effect first, and after all of them the task ends as it was to.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from ledger import states
+from ledger.errors import Compensating, WrongStatus
+from ledger.events import Actor, record_event
+from ledger.models import Effect, StepOutput, Task
+from ledger.models.effects import COMPENSATED, DONE, INTENT
+from ledger.sql import Claimed
+from ledger.transitions.moves import (
+    FRESH_UNIT,
+    NO_FLAGS,
+    lock_held,
+    move_task,
+    requeue_task,
+)
+
+ENDS = {states.FAILED: "fails", states.DEAD: "is given up", states.CANCELLED: "is cancelled"}
+
+
+def list_open(task_id: UUID) -> QuerySet[Effect]:
+    """What the task can undo: done, or begun by an attempt that is over; the last one first."""
+    rows = Effect.objects.filter(task=task_id, status__in=(DONE, INTENT))
+    return rows.exclude(compensation="").order_by("-pk")
+
+
+def end_task(
+    task: Task,
+    now: dt.datetime,
+    edge: str,
+    target: str,
+    *,
+    actor: Actor,
+    reason: str,
+    by_holder: bool = False,
+    said: dict[str, Any] | None = None,
+    **fields: Any,
+) -> str:
+    """The locked task -> `target` (an end other than completed) along `edge`, with its event.
+
+    Or -> queued, to undo its effects first. `said` is what the event of the end says, if not just
+    the `reason`. Returns the new status.
+    """
+    data = {"reason": reason} if said is None else said
+    if target == states.CANCELLED and actor.kind == "task":
+        reason = states.CANCELLED_BY_PARENT
+    count = list_open(task.pk).count() if target in states.UNDONE_FIRST else 0
+    if not count:
+        record_event(task, target, actor, now, **data)
+        move_task(task, now, edge, target, reason=reason, by_holder=by_holder,
+                  **{**fields, "ending": None})  # fmt: skip
+        return target
+    error = fields.get("error", task.error)
+    ending = {"status": target, "reason": reason, "error": error, "actor": str(actor), "data": data}
+    record_event(task, "compensating", actor, now, then=target, count=count, **data)
+    move_task(task, now, edge, states.QUEUED, by_holder=by_holder,
+              **{**fields, **FRESH_UNIT, **NO_FLAGS, "ending": ending})  # fmt: skip
+    return states.QUEUED
+
+
+def settle_undo(held: Claimed) -> None:
+    """running -> queued (or paused) for the next effect; after the last: failed, cancelled, dead.
+
+    Raises LeaseLost or AlreadySettled.
+    """
+    with lock_held(held.lease, "compensation") as (task, now):
+        ending = task.ending
+        if ending is None:
+            raise WrongStatus("undo the effects of", "at its steps")
+        if list_open(task.pk).exists():
+            return requeue_task(task, now, "settle_undo", by_holder=True, **FRESH_UNIT)
+        undone = Effect.objects.filter(task=task, undone_at__isnull=False).count()
+        record_event(task, ending["status"], Actor.parse(ending["actor"]), now, **ending["data"],
+                     compensated=undone)  # fmt: skip
+        move_task(task, now, "settle_undo", ending["status"], reason=ending["reason"],
+                  by_holder=True, error=ending["error"], ending=None, **FRESH_UNIT)  # fmt: skip
+
+
+def is_undoing(task: Task) -> bool:
+    """Whether the task undoes its effects, now or when it is let."""
+    return task.ending is not None and task.status not in states.FINISHED
+
+
+def will_end(task: Task, status: str) -> bool:
+    """Whether the task undoes its effects, and then ends with `status`."""
+    return is_undoing(task) and task.ending is not None and task.ending["status"] == status
+
+
+def refuse_end(task: Task, action: str) -> None:
+    """Raise Compensating when the task undoes its effects: its end is settled."""
+    if task.ending is not None and is_undoing(task):
+        raise Compensating(action, ENDS[task.ending["status"]])
+
+
+def check_not_undone(task: Task, action: str) -> None:
+    """Raise WrongStatus where the same unit would go on as if what was undone were still done."""
+    if task.ending is not None:
+        return
+    stored = StepOutput.objects.filter(
+        task=OuterRef("task"), step_name=OuterRef("step"), turn=OuterRef("turn"),
+        round=OuterRef("round"), superseded_in_round__isnull=True,
+    )  # fmt: skip
+    here = Q(step=task.step_name, turn=task.turn, round=task.round)
+    undone = Effect.objects.filter(task=task, status=COMPENSATED).exclude(compensation="")
+    first = undone.filter(here | Q(Exists(stored))).order_by("pk").first()
+    if first is not None:
+        hint = f"Its effect {first.name} was undone; restart it from {first.step} or before."
+        raise WrongStatus(action, task.status, hint)
