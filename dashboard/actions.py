@@ -14,7 +14,8 @@ from ledger.events import Actor
 from ledger.models import Task
 from ledger.queries import STOP_AFTER, find_task, may_stop
 from ledger.transitions import operators
-from ledger.transitions.effects import mark_effect
+from ledger.transitions.effects import compensate_task, mark_effect
+from ledger.transitions.endings import is_undoing
 from ledger.transitions.forks import fork_task
 from ledger.transitions.outputs import edit_output
 from ledger.transitions.waits import send_signal
@@ -64,6 +65,8 @@ class Action:
         edge = self.run.__name__
         if not any(states.allow_edge(edge, task.status, target) for target in states.STATUSES):
             return f"Not while its status is {words.LOOKS[task.status].label}."
+        if edge in {"cancel_task", "stop_task"} and is_undoing(task):
+            return "It is undoing its effects, and ends after that."
         no_limit = task.status == states.DEAD and task.status_reason not in states.LIMIT_REASONS
         if edge == "extend_limits" and no_limit:
             return "No limit ended this task; retry it, or restart it from a step."
@@ -113,11 +116,16 @@ EFFECT = Action(
     "effect", "Settle effect…", "check", mark_effect, "Settled.", forms.EffectForm,
     safe="Leave it open", hint="Look where it happens first: the step believes what you say.",
 )  # fmt: skip
+COMPENSATE = Action(
+    "compensate", "Undo effects…", "undo", compensate_task, "It undoes its effects.",
+    forms.ReasonForm, danger=True,
+)  # fmt: skip
 
 ACTIONS = {
     action.name: action
     for action in (
-        PAUSE, RESUME, RETRY, RESTART, LIMITS, CHANGE, SIGNAL, FORK, EDIT, EFFECT, CANCEL, STOP,
+        PAUSE, RESUME, RETRY, RESTART, LIMITS, CHANGE, SIGNAL, FORK, EDIT, EFFECT, COMPENSATE,
+        CANCEL, STOP,
     )
 }  # fmt: skip
 

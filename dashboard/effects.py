@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dashboard.templatetags.longwatch import duration, short_owner
+from dashboard.words import LOOKS
 from ledger import conf, queries, states
 from ledger.models import Task
+from ledger.transitions.endings import list_open
 from ledger.transitions.moves import count_reached
 
 
@@ -50,12 +52,16 @@ def list_effects(name: str, row: Task, wall: float) -> list[tuple[str, str]]:
     told = fenced if worker and name in {"retry", "restart", "stop", "edit"} else []
     if row.status == states.WAITING and name in {"restart", "cancel", "edit"}:
         told = [*told, ("hand", _tell_wait(row))]
+    if name in {"cancel", "stop", "compensate"} and (count := list_open(row.pk).count()):
+        told = [*told, ("undo", _tell_undoing(count, row, name))]
+    elif row.ending is not None:
+        told = [*told, *_tell_undoing_so_far(name)]
     match name:
         case "restart":
             told = [*told, ("retry", _tell_round(row, wall))]
         case "retry" if row.waits is not None:
             told = [("hour", _tell_waiting_again(row.waits))]
-        case "retry":
+        case "retry" if row.ending is None:
             told = [*told, ("retry", f"{unit} runs again now, and nobody is charged an attempt.")]
         case "stop":
             told = [*told, ("x", f"What {unit} has done so far is lost; {_tell_kept(row)}")]
@@ -81,6 +87,22 @@ def list_effects(name: str, row: Task, wall: float) -> list[tuple[str, str]]:
         case "change":
             told = [("list", "Lane and priority count when it is queued next.")]
     return told
+
+
+def _tell_undoing(count: int, row: Task, name: str) -> str:
+    end = LOOKS[row.status].label.lower() if name == "compensate" else "cancelled"
+    what = "its effect" if count == 1 else f"its {count} effects, the last one first"
+    return f"It undoes {what}, as its workflow says how, and is {end} after that."
+
+
+def _tell_undoing_so_far(name: str) -> list[tuple[str, str]]:
+    """Of a task that has begun to undo its effects."""
+    match name:
+        case "retry":
+            return [("undo", "It goes on undoing its effects, and ends after that.")]
+        case "restart" | "edit":
+            return [("undo", "What it has undone stays undone; the rest is not undone any more.")]
+    return []
 
 
 def _tell_wait(row: Task) -> str:

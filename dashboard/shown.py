@@ -18,9 +18,11 @@ from ledger.queries.effects import MARKS
 
 
 def show_effect(effect: dict[str, Any]) -> dict[str, Any]:
-    """An Effect JSON with `look`, and `open` when a person can settle it."""
+    """An Effect JSON with `look`, `open` when a person can settle it, and `undoable` when its
+    compensation can."""
     state = effect["state"]
-    return effect | {"look": words.EFFECTS[state], "open": state in MARKS}
+    undoable = effect["compensation"] is not None and state in {"done", "unknown"}
+    return effect | {"look": words.EFFECTS[state], "open": state in MARKS, "undoable": undoable}
 
 
 def show_row(task: dict[str, Any], now: dt.datetime) -> dict[str, Any]:

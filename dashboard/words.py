@@ -47,6 +47,7 @@ REASONS = {
     states.LIMIT_DEADLINE: "the deadline has passed",
     states.APPROVAL_EXPIRED: "nobody answered in time",
     states.UNSERIALISABLE_OUTPUT: "a step returned what can't be stored",
+    states.COMPENSATION_FAILED: "what was to undo an effect failed",
     states.WORKFLOW_FAILED: "the workflow ended it",
     states.APPROVAL_REJECTED: "the request was rejected",
     states.SIGNAL_EXPIRED: "the signal did not come in time",
@@ -94,6 +95,8 @@ EVENTS = {
     "retried": Look("Retried now", "run", "is-run"),
     "limits_changed": Look("Limits changed", "idle", "is-idle"),
     "effect_marked": Look("Effect settled by a person", "idle", "is-idle"),
+    "compensating": Look("Undoes its effects", "fix", "is-fix"),
+    "compensated": Look("Effect undone", "fix", "is-fix"),
     "edited": Look("Edited", "idle", "is-idle"),
     "forked": Look("Copied", "idle", "is-idle"),
     "completed": Look("Completed", "ok", "is-ok"),
@@ -130,6 +133,8 @@ def describe_status(task: Mapping[str, Any], now: dt.datetime) -> Look:
             return dataclasses.replace(look, note="cancel asked")
         if task["pause_requested"]:
             return dataclasses.replace(look, note="pauses after this unit")
+        if task["ending"]:
+            look = dataclasses.replace(look, note=REASONS[states.COMPENSATING])
         return STALLED if task["stalled"] else look
     if status == states.QUEUED and task["claimable"]["why"]:
         why = task["claimable"]["why"].replace("no worker for", "none knows")

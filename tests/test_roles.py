@@ -44,7 +44,7 @@ API: dict[str, Any] = {
     "POST /tasks/{task_id}/effects/{effect_id}/mark": OPERATE,
     **{f"POST /tasks/{{task_id}}/{action}": OPERATE for action in (
         "cancel", "stop", "pause", "resume", "retry", "repair", "change", "outputs/{seq}/edit",
-        "fork", "limits", "signals/{name}")},
+        "fork", "limits", "signals/{name}", "compensate")},
     "GET /approvals": READ, "GET /approvals/{approval_id}": READ,
     "POST /approvals/{approval_id}/answer": APPROVE, "POST /artifacts": SUBMIT,
     "GET /artifacts/{artifact_id}": READ, "GET /artifacts/{artifact_id}/content": READ,

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard import past, shown, words
 from dashboard.access import PageRequest, allow
-from dashboard.actions import explain_obstacles, list_offers, name_position
+from dashboard.actions import COMPENSATE, explain_obstacles, list_offers, name_position
 from dashboard.htmx import find_unchanged, render_page
 from dashboard.panel import Wish, choose_step, open_panel, read_wish
 from dashboard.waterfall import draw_waterfall
@@ -74,6 +74,11 @@ def render_task(
     context["offers"] = list_offers(row) if OPERATE in request.scopes else []
     context["settles"] = OPERATE in request.scopes and any(
         one["open"] for one in context["done_outside"]
+    )
+    context["compensates"] = (
+        OPERATE in request.scopes
+        and any(one["undoable"] for one in context["done_outside"])
+        and not COMPENSATE.find_obstacle(row)
     )
     unit = context["panel"]["unit"]
     may_edit = OPERATE in request.scopes and unit is not None

@@ -191,29 +191,6 @@ class SpendOut(BaseModel):
     stale: bool
 
 
-class EffectOut(BaseModel):
-    """An action on the outside world, and what is known of it.
-
-    `state` is intent (a worker is at it), unknown (that worker was lost), done, not_done or
-    compensated; `late` when a stale holder brought the result.
-    """
-
-    id: int
-    name: str
-    key: str
-    step: str
-    turn: int
-    round: int
-    state: str
-    args: Json
-    result: Json
-    tries: int
-    late: bool
-    marked_by: str | None
-    begun_at: dt.datetime
-    done_at: dt.datetime | None
-
-
 class HandoffOut(BaseModel):
     """What a unit is told; `digest` is the SHA-256 of the Markdown, `tokens` its bytes by four.
 

@@ -25,11 +25,11 @@ from ledger.api.bodies import (
     SignalIn,
     SubmitIn,
 )
+from ledger.api.effects import EffectOut
 from ledger.api.files import ArtifactOut
 from ledger.api.longpoll import wait_for_change
 from ledger.api.schemas import (
     DeletedOut,
-    EffectOut,
     EventOut,
     HandoffOut,
     OutputOut,
@@ -43,7 +43,7 @@ from ledger.handoff import build_handoff, count_tokens
 from ledger.queries import DEFAULT_LIMIT, Page, TaskFilter
 from ledger.queries.paging import read_seq
 from ledger.transitions import deleting, operators, outputs
-from ledger.transitions.effects import mark_effect
+from ledger.transitions.effects import compensate_task, mark_effect
 from ledger.transitions.forks import fork_task
 from ledger.transitions.submit import check_key, submit_task, submit_tasks
 from ledger.transitions.waits import send_signal
@@ -239,9 +239,18 @@ def settle_effect(
     return _act(request, task_id, mark_effect, body, **given)
 
 
+@router.post("/{task_id}/compensate", response=TaskOut)
+def compensate(request: HttpRequest, task_id: UUID, body: ActionIn | None = None) -> dict[str, Any]:
+    """Undo the effects of a task that gave up or failed; after that it ends as it has ended."""
+    return _act(request, task_id, compensate_task, body or ActionIn())
+
+
 @router.post("/{task_id}/cancel", response=TaskOut)
 def cancel(request: HttpRequest, task_id: UUID, body: ActionIn | None = None) -> dict[str, Any]:
-    """End the task: at once, or at the end of the unit that runs. Twice is harmless."""
+    """End the task: at once, or at the end of the unit that runs. Twice is harmless.
+
+    What it did outside is undone first, where it has compensations for that.
+    """
     return _act(request, task_id, operators.cancel_task, body or ActionIn())
 
 

@@ -108,7 +108,7 @@ def test_the_docs_are_a_page_of_our_own(db: None, client: Client) -> None:
         "/tasks/{task_id}/effects/{effect_id}/mark",
         *(f"/tasks/{{task_id}}/{action}" for action in (
             "cancel", "stop", "pause", "resume", "retry", "repair", "fork", "change",
-            "outputs/{seq}/edit", "limits", "signals/{name}")),
+            "outputs/{seq}/edit", "limits", "signals/{name}", "compensate")),
         "/approvals", "/approvals/{approval_id}", "/approvals/{approval_id}/answer",
         "/artifacts", "/artifacts/{artifact_id}", "/artifacts/{artifact_id}/content",
         "/workflows", "/workers", "/stalled", "/audit",

@@ -15,12 +15,13 @@ from ledger import blobs
 from ledger.handoff import build_handoff
 from ledger.management.commands.task import PLAIN
 from ledger.models import Event, Task
+from ledger.transitions import holder
 from ledger.transitions.deleting import DEMO
 from ledger.transitions.holder import settle_unit
 from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow, registered
 from tests.commands.test_terminal import run
-from tests.factories import claim, make_effect, make_unit, make_workflow, submit
+from tests.factories import attempt, claim, make_effect, make_unit, make_workflow, submit
 
 pytestmark = pytest.mark.both_databases
 
@@ -54,7 +55,7 @@ def test_the_plain_actions_say_the_new_status(flow: Workflow) -> None:
     paused = Event.objects.get(kind="paused")
     assert paused.actor.startswith("cli:")
     assert paused.data["reason"] == "lunch"
-    assert set(PLAIN) == {"cancel", "stop", "pause", "resume", "retry"}
+    assert set(PLAIN) == {"cancel", "stop", "pause", "resume", "retry", "compensate"}
 
 
 def test_a_task_is_repaired_edited_changed_and_copied(flow: Workflow, tmp_path: Path) -> None:
@@ -106,6 +107,18 @@ def test_a_refusal_is_one_line(flow: Workflow, arguments: list[str], said: str) 
         act(arguments[0], task, *arguments[1:])
     assert said in str(refused.value)
     assert Task.objects.get().revision == task.revision
+
+
+def test_the_effects_of_a_task_that_gave_up_are_undone(flow: Workflow) -> None:
+    task = submit(flow)
+    effect = make_effect(task, compensation="refund")
+    holder.bury_task(claim(flow), attempt(), "limit_cost")
+    assert act("effects", task).startswith(
+        f"{effect.pk} pay unknown (a, turn 0; refund undoes it) "
+    )
+    assert run("task", "compensate", str(task.pk)) == (
+        "queued\n", "It undoes its effects first, and then is dead.\n",
+    )  # fmt: skip
 
 
 def test_an_effect_is_listed_and_settled(flow: Workflow) -> None:

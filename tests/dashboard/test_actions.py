@@ -36,17 +36,20 @@ FROM = {
     "restart": states.DEAD, "limits": states.QUEUED, "cancel": states.QUEUED,
     "stop": states.RUNNING, "change": states.SCHEDULED, "signal": states.QUEUED,
     "fork": states.COMPLETED, "edit": states.DEAD, "effect": states.DEAD,
+    "compensate": states.DEAD,
 }  # fmt: skip
 TO = {
     "pause": states.PAUSED, "resume": states.QUEUED, "retry": states.QUEUED,
     "restart": states.QUEUED, "limits": states.QUEUED, "cancel": states.CANCELLED,
     "stop": states.CANCELLED, "change": states.SCHEDULED, "signal": states.QUEUED,
     "fork": states.COMPLETED, "edit": states.QUEUED, "effect": states.DEAD,
+    "compensate": states.QUEUED,
 }  # fmt: skip
 TYPED: dict[str, dict[str, str]] = {
     "restart": {"to_step": "a", "note": "try the other source"},
     "limits": {"units": "20000", "tokens": "5", "cost": "7.50", "wall": "1.5"},
     "cancel": {"reason": "not needed"},
+    "compensate": {"reason": "we give it back"},
     "change": {"title": "Ferries", "lane": "night", "priority": "5", "tags": "a, b"},
     "signal": {"name": "go", "carries": '{"n": 1}', "token": "t1"},
     "fork": {"from_step": "a", "input": "{}", "token": "t1"},
@@ -61,6 +64,8 @@ def prepare(name: str, workflow: Workflow) -> Task:
     task = make_in(FROM[name], workflow)
     if name == "effect":
         TYPED["effect"] = {"mark": f"{make_effect(task).pk}:done", "reason": "seen at the bank"}
+    if name == "compensate":
+        make_effect(task, compensation="refund")
     if name == "stop":
         operators.cancel_task(task.id, actor=OPERATOR)
         task.refresh_from_db()
@@ -298,7 +303,7 @@ def test_a_button_that_can_not_be_used_says_why(
     expected = {
         name
         for name, action in ACTIONS.items()
-        if not action.find_obstacle(task) and name not in {"stop", "edit", "effect"}
+        if not action.find_obstacle(task) and name not in {"stop", "edit", "effect", "compensate"}
     }
     expected -= {"pause"} if task.status == states.PAUSED else {"resume"}
     assert offered == expected

@@ -136,6 +136,17 @@ def settle_effect(hands: Mouse, three: Workflow) -> None:
     wait_for(effect, status="done")
 
 
+@script("task.compensate")
+def compensate(hands: Mouse, three: Workflow) -> None:
+    task = make_in(states.DEAD, three)
+    make_effect(task, compensation="refund")
+    open_task(hands, task)
+    hands.press("Undo effects…")
+    hands.write("Reason", "we give it back")
+    hands.press("Undo effects")
+    wait_for(task, status=states.QUEUED, status_reason=states.COMPENSATING)
+
+
 @script("task.stop")
 def stop(hands: Mouse, three: Workflow) -> None:
     task = make_in(states.RUNNING, three)

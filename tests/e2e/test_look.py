@@ -87,7 +87,7 @@ def pages(three: Workflow) -> list[str]:
     bad = holder.Attempt({"type": "Boom", "message": LONG, "step": "a"}, log_tail=LONG)
     holder.record_failure(claim(three), bad, retries=0, backoff=1)
     for name in ("pay", LONG[:100]):
-        make_effect(dead, name)
+        make_effect(dead, name, compensation=LONG[:100])
     Effect.objects.filter(name="pay").update(late=True, tries=3, marked_by="user:1", round=1)
     submit(three, title="Publish")
     names = [f"{LONG}/x.py", "y.py", *(f"tests/test_{number}.py" for number in range(7))]
@@ -126,7 +126,7 @@ def pages(three: Workflow) -> list[str]:
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
         f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
-        f"/tasks/{dead.id}/effect/",
+        f"/tasks/{dead.id}/effect/", f"/tasks/{dead.id}/compensate/",
         "/approvals/", f"/approvals/{asked.id}/", f"/approvals/{limit.id}/", "/since/",
         "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/",

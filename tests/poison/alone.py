@@ -98,10 +98,15 @@ async def ask(ctx: Any) -> Any:
     )
 
 
+@alone.compensation
+def untell(ctx: Any, effect: Any) -> None:
+    """Nothing; the process that names it need not call it."""
+
+
 @alone.step(isolate=True)
 def end(ctx: Any) -> Any:
     """The answer reaches it."""
-    told = ctx.once("tell", os.getpid, args={"to": "all"})
+    told = ctx.once("tell", os.getpid, compensate=untell, args={"to": "all"})
     return Finish({"by": ctx.answer["by"], "said": "done", "told before": told != os.getpid()})
 
 

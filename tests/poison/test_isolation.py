@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ledger.models import StepOutput, Task
+from ledger.models import Effect, StepOutput, Task
 from ledger.testing import LOST, run
 from ledger.workflows import Workflow, registered
 from tests.crash.cluster_kit import SIGTERM, wait_for
@@ -44,6 +44,7 @@ def test_an_isolated_step_is_given_what_any_step_is_but_the_database() -> None:
     assert ended.read_artifact("file") == b"from the step"
     assert ended.task["used"] == {"units": 6, "tokens_in": 3, "tokens_out": 4, "cost": "0.50"}
     assert "s3cr3t" not in str(ended)
+    assert Effect.objects.get().compensation == "untell"
     log = StepOutput.objects.get(task_id=ended.id, step_name="write").log_tail
     assert "the secret is [secret]" in log
     assert ended.kinds.count("reclaimed") == ended.kinds.count("attempt_failed") == 1

@@ -11,9 +11,9 @@ from django.core.management.base import CommandParser
 
 from ledger import queries
 from ledger.management.terminal import LedgerCommand, find_actor, read_object
-from ledger.models.effects import STATUSES
+from ledger.models.effects import COMPENSATED, STATUSES
 from ledger.transitions import deleting, operators
-from ledger.transitions.effects import mark_effect
+from ledger.transitions.effects import compensate_task, mark_effect
 from ledger.transitions.forks import fork_task
 from ledger.transitions.outputs import edit_output
 
@@ -23,6 +23,7 @@ PLAIN: dict[str, tuple[Callable[..., None], str]] = {
     "pause": (operators.pause_task, "hold it, or from the end of the unit that runs"),
     "resume": (operators.resume_task, "let it go on"),
     "retry": (operators.retry_task, "run the same unit now"),
+    "compensate": (compensate_task, "undo the effects of a task that gave up or failed"),
 }
 
 
@@ -127,6 +128,8 @@ class Command(LedgerCommand):
         queries.read_revision(task_id)
         for one in queries.list_effects(task_id, limit=queries.MAX_LIMIT).items:
             where = f"{one['step']}, turn {one['turn']}"
+            if (undo := one["compensation"]) and one["state"] != COMPENSATED:
+                where += f"; {undo['name']} undoes it"
             self.stdout.write(f"{one['id']} {one['name']} {one['state']} ({where}) {one['key']}")
 
     def _delete_demo(self, reason: str) -> None:
@@ -141,5 +144,7 @@ class Command(LedgerCommand):
         task = queries.show_task(task_id)
         self.stdout.write(task["status"])
         wishes = [name for name in ("cancel", "pause") if task[f"{name}_requested"]]
+        if task["ending"]:
+            self.hint(f"It undoes its effects first, and then is {task['ending']['status']}.")
         if wishes:
             self.hint(f"It is asked to {wishes[0]}; that takes effect after its unit.")
