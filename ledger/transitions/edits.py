@@ -317,8 +317,8 @@ def _write(
     """Move the row, or stay; the fence rises either way."""
     fields = columns | {"fence": task.fence + 1}
     if target == task.status:
-        if task.status_reason == states.COMPENSATING and "ending" in columns:
-            fields["status_reason"] = ""
+        if "ending" in columns:  # it goes on at its steps
+            fields |= {"waits": None, "status_reason": ""}
         update_row(task, fields | {"updated_at": now})
         if target == states.QUEUED:
             sql.wake_workers()

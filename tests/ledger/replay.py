@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from ledger import conf, states
-from ledger.models import Approval, Event, Spend, StepOutput, Task
+from ledger.models import Approval, Effect, Event, Spend, StepOutput, Task
 from ledger.transitions.moves import KEEP_WAIT
 
 STEPS = ("a", "b", "c")
@@ -27,13 +27,14 @@ class Record:
     events: list[Event]
     spends: list[Spend]
     approvals: list[Approval]
+    effects: list[Effect]
 
 
 def read_records(keys: list[Any] | None = None) -> dict[Any, Record]:
     """The rows as they are now, by task; of all tasks, or of those of `keys`."""
     only = {} if keys is None else {"task__in": keys}
     tasks = Task.objects.all() if keys is None else Task.objects.filter(pk__in=keys)
-    records = {task.pk: Record(task, [], [], [], []) for task in tasks}
+    records = {task.pk: Record(task, [], [], [], [], []) for task in tasks}
     for output in StepOutput.objects.filter(**only).order_by("seq"):
         records[output.task_id].outputs.append(output)
     for event in Event.objects.filter(**only).order_by("seq"):
@@ -42,6 +43,8 @@ def read_records(keys: list[Any] | None = None) -> dict[Any, Record]:
         records[spend.task_id].spends.append(spend)
     for request in Approval.objects.filter(**only).order_by("requested_at", "id"):
         records[request.task_id].approvals.append(request)
+    for effect in Effect.objects.filter(**only).order_by("pk"):
+        records[effect.task_id].effects.append(effect)
     return records
 
 
@@ -77,6 +80,7 @@ def check_record(record: Record) -> None:
     assert task.used_cost == sum(s.cost for s in record.spends)
     check_questions(record)
     where = replay(record)
+    assert (task.ending is not None) == where.undoes
     assert task.status in (READY if where.status == "ready" else {where.status})
     assert (task.step_index, task.turn, task.round) == (where.step, where.turn, where.round)
     assert where.live == set(live)
@@ -93,7 +97,7 @@ def check_questions(record: Record) -> None:
     waits = task.status == states.WAITING
     for_others = task.status_reason in {states.SIGNAL, states.CHILDREN}
     assert (task.waits is not None) >= (waits and for_others)
-    assert (task.waits is not None) <= (task.status in KEEP_WAIT)
+    assert (task.waits is not None) <= (task.status in KEEP_WAIT or task.ending is not None)
     assert len(opened) == (waits and task.status_reason == states.APPROVAL)
     assert len(decided) == (waits and task.status_reason == states.DECIDED)
 
@@ -101,7 +105,8 @@ def check_questions(record: Record) -> None:
 HARMLESS = {"signalled", "dead", "failed", "cancelled", "retried", "limits_changed",
             "pause_requested", "resumed", "edited", "stale_write_refused", "approval_requested",
             "approval_voted",
-            "approval_decided", "approval_expired", "approval_voided"}  # fmt: skip
+            "approval_decided", "approval_expired", "approval_voided", "effect_marked",
+            "compensating", "compensated"}  # fmt: skip
 """Events that do not end a wait."""
 
 
@@ -116,6 +121,8 @@ class Where:
     live: set[tuple[int, int]] = dataclasses.field(default_factory=set)
     waits: bool = False
     """For a signal, also after it died of that."""
+    undoes: bool = False
+    """Undoes its effects, or gave that up: its end is before it."""
 
     def go_to(self, step: int, turn: int) -> None:
         """A new position."""
@@ -158,7 +165,7 @@ def _take_output(where: Where, row: StepOutput) -> None:
     if not row.fence:  # a person's, in place of one that was live
         assert (row.step_index, row.turn) in where.live
         where.restart(row.step_index, row.turn, where.round + 1)
-        where.waits = False
+        where.waits = where.undoes = False
     assert (row.step_index, row.turn, row.round) == (where.step, where.turn, where.round)
     where.status = "ready"
     if row.output["kind"] != "repair":
@@ -170,12 +177,16 @@ def _take_event(where: Where, event: Event, approvals: dict[str, Approval]) -> N
     kind, data = event.kind, event.data
     waited = where.waits
     by_limit = data.get("reason") in states.LIMIT_REASONS
-    harmless = kind in HARMLESS or by_limit
+    harmless = kind in HARMLESS or by_limit or where.undoes
     where.waits = kind == "waiting" or (waited and harmless and not data.get("taken"))
     if kind == "submitted":
         where.status = states.SCHEDULED if data["until"] else "ready"
     elif kind in {"scheduled", "paused", "completed", "failed", "dead", "cancelled"}:
         where.status = kind
+        if kind in {"failed", "cancelled"} or "compensated" in data:
+            where.undoes = False
+    elif kind == "compensating":
+        where.status, where.undoes = "ready", True
     elif kind in {"released", "reclaimed"}:
         where.status = "ready"
     elif kind == "resumed":
@@ -189,9 +200,10 @@ def _take_event(where: Where, event: Event, approvals: dict[str, Approval]) -> N
     elif kind == "repaired":
         where.status = "ready"
         where.restart(STEPS.index(data["to"]), 0, data["round"])
+        where.waits = where.undoes = False
     elif kind == "waiting":
         where.status = states.WAITING
-    elif kind == "signalled" and data["taken"]:
+    elif (kind == "signalled" and data["taken"]) or (kind == "retried" and where.undoes):
         where.status = "ready"
     elif kind == "retried" or (kind == "limits_changed" and where.status == states.DEAD):
         if where.waits and where.status in {states.DEAD, states.FAILED}:
@@ -226,7 +238,8 @@ def _take_edit(where: Where, data: dict[str, Any]) -> None:
         return  # labels, which lead nowhere, or an output, which leads there itself
     status = after["status"]
     where.status = "ready" if status in READY else status
-    where.waits = where.waits and status in KEEP_WAIT
+    where.undoes = where.undoes and "ending" not in after
+    where.waits = where.waits and (status in KEEP_WAIT or where.undoes)
     step, turn = after.get("step_index", where.step), after.get("turn", where.turn)
     if data["superseded"]:
         where.restart(step, turn, where.round + 1)

@@ -28,28 +28,24 @@ from hypothesis.stateful import (
 )
 
 from ledger import clock, sql, states, sweeper
-from ledger.errors import AlreadySettled, InvalidInput, LeaseLost, LedgerError
+from ledger.errors import AlreadySettled, InvalidInput, LeaseLost
 from ledger.events import Actor
-from ledger.models import Approval, StepOutput, Task
+from ledger.models import StepOutput, Task
 from ledger.sql import Claimed, Unit
 from ledger.transitions import (
-    approvals,
     asking,
     budgets,
     children,
-    edits,
-    forks,
     holder,
-    operators,
-    outputs,
     sweeps,
     waits,
 )
-from ledger.transitions.moves import count_reached
 from ledger.transitions.submit import submit_task
 from ledger.workflows import AskApproval, Child, Spawn, WaitFor, Workflow, registered
 from tests.factories import LEASE, attempt, make_workflow
+from tests.ledger.machine_effects import Effects, check_effects
 from tests.ledger.machine_money import SHORT, Money, check_reserved
+from tests.ledger.machine_people import PERSON, People
 from tests.ledger.replay import (
     STEPS,
     Record,
@@ -62,17 +58,13 @@ from tests.ledger.replay import (
 PROOF = bool(os.environ.get("LONGWATCH_TEST_PROOF"))
 OWNERS = ("host:1:boot", "host:2:boot", "host:3:boot")
 LANES = ("default", "other")
-LATER = dt.datetime(2999, 1, 1, tzinfo=dt.UTC)
-LIMITS = [{"deadline_at": LATER}, {"units": 60}, {"units": 2}, {"tokens": 5000}, {"wall": 10},
-          {"wall": 90_000}]  # fmt: skip
-EDITS = [{"status": "queued"}, {"status": "paused"}, {"title": "new"}, {"step_name": "a"}]
-PERSON, APPROVER = Actor("user", "1"), Actor("user", "2")
-CHANGES = [{"priority": 50}, {"priority": -5}, {"lane": "other"}, {"title": "t", "tags": ["x"]}]
 NUMBERS, RISKS = st.integers(0, 2**32 - 1), ["low", "low", "high"]
-TABLES = "reservation signal spend artifact approval_vote approval event step_output task".split()
+TABLES = (
+    "effect reservation signal spend artifact approval_vote approval event step_output task".split()
+)
 
 
-class Ledger(Money, RuleBasedStateMachine):
+class Ledger(Money, Effects, People, RuleBasedStateMachine):
     """Each step throws dice for one of the things that can happen; `known` was true before it.
 
     One rule, not twenty, and one number a step: hypothesis leaves whole rules out of a run, and
@@ -85,6 +77,7 @@ class Ledger(Money, RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.leases: list[Claimed] = []
+        self.undoing: list[Claimed] = []
         self.known: dict[Any, Record] = {}
         self.keys = 0
         self.let_go: Any = None
@@ -126,6 +119,8 @@ class Ledger(Money, RuleBasedStateMachine):
             possible += [self.answer] * 4 + [self.undo] * 2
         if any(task.status in {states.DEAD, states.FAILED} for task in tasks):
             possible += [self.extend] * 3 + [self.operate] * 2
+        possible += self.list_outside()
+        possible += [self.mark] * any(record.effects for record in self.known.values())
         if self.leases:
             possible += [
                 self.spend,
@@ -141,17 +136,13 @@ class Ledger(Money, RuleBasedStateMachine):
             possible += [self.submit] * 2
         return [*possible, self.sweep, self.jump, self.jump, self.operate, self.reclaim,
                 self.extend, self.edit, self.restart, self.fork, self.change,
-                self.rewrite, self.signal]  # fmt: skip
+                self.rewrite, self.signal, self.compensate]  # fmt: skip
 
     # --- How a step picks and tries ---------------------------------------------------------------
 
     def choose(self, *of: Any) -> Any:
         """One of `of`; a single list stands for its members."""
         return self.dice.choice(of[0] if len(of) == 1 else of)
-
-    def choose_task(self) -> Task:
-        """A task as it is now."""
-        return self.known[self.choose(sorted(self.known))].task
 
     def choose_lease(self) -> tuple[Claimed, bool]:
         """A claim, and whether it is in force: mostly a live one, if there is one."""
@@ -174,15 +165,6 @@ class Ledger(Money, RuleBasedStateMachine):
             return
         write()
         self.let_go = held.task_id
-
-    def try_to(self, act: Callable[[], Any]) -> None:
-        """A person's wish: done, or refused by a named error. Anything else is our bug."""
-        refusal = None
-        try:
-            act()
-        except LedgerError as error:
-            refusal = error
-        assert type(refusal) is not LedgerError
 
     def choose_groups(self) -> list[sql.Group]:
         """What a worker looks at, one lane or the other first."""
@@ -234,7 +216,7 @@ class Ledger(Money, RuleBasedStateMachine):
         )
         assert (held and held.task_id) == (ranked[0][1] if ranked else None)
         if held is not None:
-            self.leases.append(held)
+            (self.leases if held.ending is None else self.undoing).append(held)
 
     def checkpoint(self) -> None:
         held, live = self.choose_lease()
@@ -335,77 +317,6 @@ class Ledger(Money, RuleBasedStateMachine):
         held, live = self.choose_lease()
         self.settle(held, live, lambda: holder.report_progress(held.lease, 1, 2, "half"))
 
-    # --- People -----------------------------------------------------------------------------------
-
-    def operate(self) -> None:
-        task, what = self.choose_task(), self.choose("cancel", "stop", "pause", "resume", "retry")
-        act = getattr(operators, f"{what}_task")
-        self.try_to(lambda: act(task.pk, actor=PERSON, revision=task.revision))
-
-    def restart(self) -> None:
-        key, step = self.choose_task().pk, self.choose(STEPS)
-        self.try_to(lambda: operators.restart_task(key, to_step=step, note="better", actor=PERSON))
-
-    def extend(self) -> None:
-        key, given = self.choose_task().pk, self.choose(LIMITS)
-        self.try_to(lambda: operators.extend_limits(key, limits_given=given, actor=PERSON))
-
-    def edit(self) -> None:
-        task, changes = self.choose_task(), self.choose(EDITS)
-        self.try_to(lambda: edits.edit_task(
-            task.pk, changes=changes, actor=PERSON, reason="by hand", revision=task.revision
-        ))  # fmt: skip
-
-    def change(self) -> None:
-        task, given = self.choose_task(), self.choose(CHANGES)
-        self.try_to(lambda: operators.change_task(task.pk, actor=PERSON, **given))
-
-    def rewrite(self) -> None:
-        """An output of any task that has one, led to where the old one led."""
-        found = [output for record in self.known.values() for output in record.outputs]
-        if not found:
-            return
-        old: StepOutput = self.choose(found)
-        new = {**old.output, "kind": "rewritten"}
-        self.try_to(lambda: outputs.edit_output(
-            old.task_id, old.seq, output=new, actor=PERSON, reason="better"
-        ))  # fmt: skip
-
-    def fork(self) -> None:
-        """A copy of anything, at any step that it has reached."""
-        task, step = self.choose_task(), self.choose(STEPS)
-        if STEPS.index(step) >= count_reached(task):
-            if task.status_reason == states.VERSION_MISFIT:
-                return  # any step will do then, at a place that the replay does not know
-            with pytest.raises(InvalidInput):
-                forks.fork_task(task.pk, from_step=step, actor=PERSON)
-        elif len(self.known) < 6:
-            copy, created = forks.fork_task(task.pk, from_step=step, actor=PERSON)
-            assert created
-            self.known |= read_records([copy.pk])
-
-    def answer(self) -> None:
-        request = self.choose_request()
-        decision, undo = self.choose("approve", "approve", "reject", "send_back"), self.choose(0, 8)
-        name, more = (request.payload or {}).get("limit"), self.choose(2, 9000)
-        values = name and {name: LATER.isoformat() if name == "deadline_at" else more}
-        self.try_to(lambda: approvals.decide_approval(
-            request.pk, decision=decision, actor=APPROVER, digest=request.digest,
-            undo_seconds=undo, values=values,
-        ))  # fmt: skip
-
-    def undo(self) -> None:
-        request = self.choose_request()
-        self.try_to(lambda: approvals.undo_decision(request.pk, actor=APPROVER))
-
-    def choose_request(self) -> Approval:
-        """A question, mostly one that is still of consequence."""
-        every = [a for r in self.known.values() for a in r.approvals]
-        pending = [a for a in every if a.applied_at is None and a.status != "void"]
-        chosen = pending if pending and self.choose(True, True, False) else every
-        found: Approval = self.choose(chosen)
-        return found
-
     # --- Time -------------------------------------------------------------------------------------
 
     def jump(self) -> None:
@@ -442,6 +353,7 @@ class Ledger(Money, RuleBasedStateMachine):
             check_columns(record.task)
             check_record(record)
             check_change(self.known[key], record, by_holder=key == self.let_go)
+            check_effects(self.known[key], record)
         check_reserved([record.task for record in records.values()])
         self.known = records
 

@@ -1,0 +1,146 @@
+"""What the machine's workers do outside: effects, and what undoes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ledger import states
+from ledger.errors import EffectConflict, LeaseLost
+from ledger.models import Effect
+from ledger.sql import Claimed
+from ledger.transitions import effects, endings, holder
+from tests.factories import attempt
+from tests.ledger.replay import Record
+
+UNDOES = {states.QUEUED, states.RUNNING, states.SCHEDULED, states.PAUSED, states.DEAD}
+"""Where a task may stand that has an end before it."""
+
+
+class Effects:
+    """A part of the machine of test_machine.py."""
+
+    known: dict[Any, Record]
+    leases: list[Claimed]
+    undoing: list[Claimed]
+
+    def choose(self, *of: Any) -> Any:
+        """See Ledger."""
+        raise NotImplementedError
+
+    def choose_lease(self) -> tuple[Claimed, bool]:
+        """See Ledger."""
+        raise NotImplementedError
+
+    def is_live(self, held: Claimed) -> bool:
+        """See Ledger."""
+        raise NotImplementedError
+
+    def settle(self, held: Claimed, live: bool, write: Callable[[], Any]) -> None:
+        """See Ledger."""
+        raise NotImplementedError
+
+    def list_outside(self) -> list[Callable[[], None]]:
+        """What could happen now, each as often as it should be drawn."""
+        possible: list[Callable[[], None]] = []
+        if any(self.is_live(held) for held in self.leases):
+            possible += [self.act_outside] * 5
+        if self.leases:
+            possible += [self.tell_late]
+        if any(self.is_live(held) for held in self.undoing):
+            possible += [self.undo_last] * 7 + [self.fail_to_undo] * 2
+        if self.undoing:
+            possible += [self.undo_last]
+        return possible
+
+    def act_outside(self) -> None:
+        """Begun by a holder alone, and mostly done."""
+        held, live = self.choose_lease()
+        name, undo = self.choose("one", "two"), self.choose("refund", "refund", "")
+        try:
+            begun = effects.begin_effect(held, name, None, undo)
+        except LeaseLost:
+            assert not live
+            return
+        except EffectConflict:
+            unit = self.find_effect(held, name)
+            assert unit is not None
+            assert unit.status == "compensated"
+            return
+        assert live
+        if begun.state != "done" and self.choose(True, True, False):
+            effects.finish_effect(held, name, held.fence)
+
+    def tell_late(self) -> None:
+        """Accepted from whoever began it, and the first result stands."""
+        held, _ = self.choose_lease()
+        name = self.choose("one", "two")
+        effect = self.find_effect(held, name)
+        mine = effect is not None and f"{held.fence}:{held.owner}" in effect.fences
+        try:
+            told = effects.finish_effect(held, name, held.fence)
+        except LeaseLost:
+            assert not mine
+            return
+        assert mine
+        assert effect is not None
+        assert told == (held.fence if effect.done_at is None else effect.result)
+
+    def find_effect(self, held: Claimed, name: str) -> Effect | None:
+        """The unit's effect of that name, as it was after the last step."""
+        unit = (held.step_name, held.turn, held.round, name)
+        every = self.known[held.task_id].effects
+        return next((e for e in every if (e.step, e.turn, e.round, e.name) == unit), None)
+
+    def choose_undoing(self) -> tuple[Claimed, bool]:
+        """A claim of a task that undoes its effects, mostly a live one."""
+        live = [held for held in self.undoing if self.is_live(held)]
+        held = self.choose(live if live and self.choose(True, True, False) else self.undoing)
+        return held, self.is_live(held)
+
+    def undo_last(self) -> None:
+        """The last effect that is open, begun, done and settled; or lost on the way."""
+        held, live = self.choose_undoing()
+        effect = endings.list_open(held.task_id).first()
+        if effect is not None:
+            if not live:
+                with pytest.raises(LeaseLost):
+                    effects.begin_undo(held, effect.pk)
+            else:
+                effects.begin_undo(held, effect.pk)
+                if self.choose(True, False, False):
+                    return
+                effects.finish_undo(held, effect.pk, "refunded")
+        self.settle(held, live, lambda: endings.settle_undo(held))
+
+    def fail_to_undo(self) -> None:
+        """Not this time."""
+        held, live = self.choose_undoing()
+        self.settle(held, live, self.choose([
+            lambda: holder.record_failure(held, attempt(), retries=0, backoff=3.0),
+            lambda: holder.record_failure(held, attempt(), retries=9, backoff=3.0),
+            lambda: holder.release_task(held, why="drain"),
+            lambda: holder.release_task(held, why="busy", delay=12.0),
+            lambda: holder.misfit_task(held, problem="no such compensation"),
+        ]))  # fmt: skip
+
+
+def check_effects(before: Record, after: Record) -> None:
+    """Nothing fails or is cancelled before it has undone what it can; undone is undone."""
+    task = after.task
+    assert task.ending is None or task.status in UNDOES
+    undoes = task.status == states.QUEUED and task.ending is not None
+    assert (task.status_reason == states.COMPENSATING) == undoes
+    if before.task.status not in states.UNDONE_FIRST and task.status in states.UNDONE_FIRST:
+        left = {e.name for e in after.effects if e.compensation and e.status in {"done", "intent"}}
+        assert left == set()
+    known = {effect.pk: effect for effect in before.effects}
+    assert known.keys() <= {effect.pk for effect in after.effects}
+    for effect in after.effects:
+        if effect.undone_at is not None:
+            assert effect.status == "compensated"
+        old = known.get(effect.pk)
+        if old is not None and old.undone_at is not None:
+            assert (old.undone_at, old.undo_result) == (effect.undone_at, effect.undo_result)
