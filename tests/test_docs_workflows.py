@@ -42,7 +42,7 @@ def test_a_test_on_the_page_passes(
 
 
 def test_the_page_has_its_tests() -> None:
-    assert len(TESTS) == 8
+    assert len(TESTS) == 9
 
 
 def test_every_name_of_the_authors_api_is_on_the_page() -> None:

@@ -138,13 +138,11 @@ def settle_effect(hands: Mouse, three: Workflow) -> None:
 
 @script("task.compensate")
 def compensate(hands: Mouse, three: Workflow) -> None:
-    task = make_in(states.DEAD, three)
-    make_effect(task, compensation="refund")
+    task = make_effect(make_in(states.DEAD, three), compensation="refund").task
     open_task(hands, task)
     hands.press("Undo effects…")
-    hands.write("Reason", "we give it back")
     hands.press("Undo effects")
-    wait_for(task, status=states.QUEUED, status_reason=states.COMPENSATING)
+    wait_for(task, status_reason=states.COMPENSATING)
 
 
 @script("task.stop")

@@ -192,11 +192,10 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
             held, unit, **{"lease_seconds": LEASE, "groups": None, **given}
         ),
         "settle_unit": lambda: holder.settle_unit(held, unit, **given),
-        "ask_approval": lambda: ask(held, flow),
         "await_signal": lambda: wait_for(held, flow),
         "send_signal": lambda: waits.send_signal(key, name="go", **by),
         "expire_signal": lambda: waits.expire_signal(key),
-        "spawn_children": lambda: spawn(held, flow),
+        "ask_approval": lambda: ask(held, flow), "spawn_children": lambda: spawn(held, flow),
         "join_children": lambda: children.join_children(key),
         "await_budget": lambda: want_budget(held, flow),
         "go_on_with_budget": lambda: budgets.go_on_with_budget(key),
@@ -209,7 +208,7 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "release_task": lambda: holder.release_task(held, why="drain", **given),
         "misfit_task": lambda: holder.misfit_task(held, problem="no such step"),
         "reclaim_task": lambda: sweeps.reclaim_task(key, LEASE),
-        "promote_due": sweeps.promote_due,
+        "promote_due": sweeps.promote_due, "settle_undo": lambda: undo_last(stage),
         "apply_decision": lambda: approvals.apply_decision(key),
         "expire_approval": lambda: overdue.expire_approval(stage.request.id),
         "enforce_limit": lambda: sweeps.enforce_limit(key),
@@ -228,7 +227,6 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "edit_output": lambda: outputs.edit_output(
             key, PLAIN, output={"by": "hand"}, reason="why not", **by),
         "mark_effect": lambda: settle_effect(stage),
-        "settle_undo": lambda: undo_last(stage),
         "compensate_task": lambda: effects.compensate_task(key, **by),
         "extend_limits": lambda: operators.extend_limits(
             key, **{"limits_given": {"units": 50}, **given, **by}),
