@@ -12,6 +12,7 @@ from dashboard.views import (
     handoff,
     history,
     legend,
+    log,
     login,
     overview,
     since,
@@ -41,6 +42,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("tasks/<uuid:task_id>/outputs/", history.show_outputs, name="outputs"),
     path("tasks/<uuid:task_id>/outputs/<int:seq>/", history.show_output, name="output"),
     path("tasks/<uuid:task_id>/events/", history.show_events, name="events"),
+    path("tasks/<uuid:task_id>/log/", log.show_log, name="log"),
     path("tasks/<uuid:task_id>/handoff/", handoff.show_handoff, name="handoff"),
     path("tasks/<uuid:task_id>/<slug:name>/", actions.act_on_task, name="act"),
     # approvals/

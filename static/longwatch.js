@@ -29,7 +29,8 @@
   document.addEventListener("htmx:before:request", (event) => {
     if (!isPoll(event.detail.ctx.sourceElement)) return;
     const late = Date.now() < silentUntil;
-    if (document.hidden || paused || signedOut || late) event.preventDefault();
+    const read = !following && event.detail.ctx.sourceElement.querySelector("[data-follow]");
+    if (document.hidden || paused || signedOut || late || read) event.preventDefault();
   });
   document.addEventListener("visibilitychange", () => { if (!document.hidden) pollNow(); });
 
@@ -79,10 +80,23 @@
     if (failures === 1) setLiveText(`Last updated ${new Date().toISOString().slice(11, 19)} UTC, retrying`);
   }
 
+  // A log stays at its end. Who scrolls up reads in peace: it stands still until they are back there.
+  let following = true;
+  function showEnd() {
+    const box = document.querySelector("[data-follow]");
+    if (box && following) box.scrollTop = box.scrollHeight;
+  }
+  document.addEventListener("scroll", ({ target: box }) => {
+    if (!box.matches?.("[data-follow]")) return;
+    following = box.scrollHeight - box.scrollTop - box.clientHeight < 24;
+    find("log-held").hidden = following;
+  }, true);
+
   // Dialogs: a form loaded into the one <dialog>. Without script its link opens it as a page.
   document.addEventListener("htmx:after:swap", () => {
     const dialog = find("dialog");
     if (dialog && dialog.childElementCount && !dialog.open) dialog.showModal();
+    showEnd();
     showWaiting();
     showLive();
   });
@@ -273,6 +287,7 @@
     showKeys();
     showAround();
     restoreSeen();
+    showEnd();
     find("dialog")?.addEventListener("close", (event) => event.target.replaceChildren());
     showLive();
     tick();

@@ -67,7 +67,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "overview": ("GET", READ), "trouble": ("GET", READ), "workers": ("GET", READ),
     "workflows": ("GET", READ), "workflow": ("GET", READ), "audit": ("GET", AUDIT),
     "audit-export": ("GET", AUDIT), "legend": ("GET", READ), "since": ("GET", READ),
-    "handoff": ("GET", READ), "tasks": ("GET", READ),
+    "handoff": ("GET", READ), "log": ("GET", READ), "tasks": ("GET", READ),
     "delete-demo": ("GET", OPERATE), "task": ("GET", READ), "outputs": ("GET", READ),
     "output": ("GET", READ), "events": ("GET", READ), "act": ("GET", OPERATE),
     "approvals": ("GET", READ), "approval": ("GET", READ), "approval-file": ("GET", READ),
@@ -317,7 +317,7 @@ def judge_page(caller: Caller, name: str, scope: str, *, part: bool) -> set[int]
         return set()  # the form is not filled in, so who may answer is not asked yet
     if scope not in caller.scopes:
         return {403}
-    of_task = {"task", "handoff", "outputs", "output", "events", "act", "approval", "answer",
+    of_task = {"task", "handoff", "log", "outputs", "output", "events", "act", "approval", "answer",
                "approval-file", "undo", "artifact", "alert", "alert-act"}  # fmt: skip
     return {404} if not caller.lane and name in of_task else set()
 

@@ -16,7 +16,7 @@ from dashboard.htmx import find_unchanged, render_page
 from dashboard.panel import Wish, choose_step, open_panel, read_wish
 from dashboard.waterfall import draw_waterfall
 from ledger import conf, queries, registry, states
-from ledger.access import OPERATE, READ
+from ledger.access import OPERATE, PAYLOAD, READ
 from ledger.errors import UnknownWorkflow
 from ledger.models import Task
 
@@ -86,6 +86,7 @@ def render_task(
         fence = unit["fence"]
         context["panel"]["told"] = queries.read_told(task_id, [fence]).get(fence)
     context["panel"]["editable"] = may_edit and past.is_editable(context["task"], unit)
+    context["sees_log"] = PAYLOAD in request.scopes and not context["ended"]
     context["over"] = row.status in states.FINAL
     context["obstacles"] = explain_obstacles(context["offers"])
     return render_page(

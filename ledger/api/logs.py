@@ -29,6 +29,7 @@ class LogOut(BaseModel):
     text: str
     next: int
     artifact: UUID | None
+    finished: bool
 
 
 @router.get("/{task_id}/log", response=LogOut, openapi_extra=_TEXT)

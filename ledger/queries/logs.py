@@ -49,14 +49,20 @@ def list_attempts(
 
 
 def read_log(
-    task_id: UUID, *, unit: str = "", fence: int = 0, after: int = 0, whole: bool = False
+    task_id: UUID,
+    *,
+    unit: str = "",
+    fence: int = 0,
+    after: int = 0,
+    whole: bool = False,
+    newest: int = 0,
 ) -> dict[str, Any]:
     """The log of an attempt: of `fence`, or the last one at `unit`, or the one that is last of all.
 
-    `{task, step, turn, fence, state, text, next, artifact}`: `text` is what comes after the
-    position `after`, at most MAX_BYTES unless `whole`, and `next` the position where that ends.
-    Of a task that no attempt was made at, fence is 0. Raises NotFound, TaskNotFound, InvalidInput,
-    NotAllowed.
+    `{task, step, turn, fence, state, text, next, artifact, finished}`: `text` is what comes after
+    the position `after`, at most MAX_BYTES unless `whole` (or the last `newest`), and
+    `next` the position where that ends. `finished` says that the task is. Of a task that no
+    attempt was made at, fence is 0. Raises NotFound, TaskNotFound, InvalidInput, NotAllowed.
     """
     if after < 0 or fence < 0:
         raise InvalidInput("after" if after < 0 else "fence", "takes a number, from 0.")
@@ -69,11 +75,14 @@ def read_log(
         raise NotFound("log", unit or fence)
     attempt = found[-1] if found else Attempt(0, "", 0, "")
     text, start, artifact = _read_text(task, attempt)
-    shown, at = read_after(text, after, start, None if whole else MAX_BYTES)
+    shown, at = read_after(text, after, start, None if whole or newest else MAX_BYTES)
+    if newest and len(shown) > newest:
+        shown = shown[-newest:].partition("\n")[2]
     return {
         "task": str(task.pk), "step": attempt.step, "turn": attempt.turn, "fence": attempt.fence,
         "state": attempt.state, "text": shown, "next": at,
         "artifact": str(artifact.pk) if artifact else None,
+        "finished": task.status in states.FINISHED,
     }  # fmt: skip
 
 

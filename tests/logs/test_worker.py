@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from ledger import queries
 from ledger.models import Artifact, LiveLog, Task
 from ledger.unitlog import LOG_TYPE
+from tests.conftest import ROOT
 from tests.crash.cluster_kit import SIGKILL, wait_for
 from tests.crash.site_kit import SiteCluster, wait_for_status
 from tests.logs.flows import AMOUNT, LINE, SECRET, breaks, lives, pours, talks
@@ -124,6 +127,11 @@ def test_a_unit_at_work_is_followed_to_its_end(start: StartCluster) -> None:
             (row,) = LiveLog.objects.filter(task=task)
             seen[kind] = queries.read_log(task.pk)
             assert (seen[kind]["state"], seen[kind]["next"]) == ("running", row.size)
+        command = [sys.executable, "manage.py", "logs", "--follow", str(tasks["fail"].pk)]
+        follower = subprocess.Popen(command, cwd=ROOT, env=cluster.environment, text=True,
+                                    stdout=subprocess.PIPE)  # fmt: skip
+        assert follower.stdout is not None
+        told = [follower.stdout.readline()]
         Path(f"{cluster.sink}.go").touch()
         shown = {}
         for kind, task in tasks.items():
@@ -134,6 +142,9 @@ def test_a_unit_at_work_is_followed_to_its_end(start: StartCluster) -> None:
             assert shown[kind][0].endswith("OUT late")
             states = {"fail": "failed", "later": "released"}
             assert rest["state"] == states.get(kind, "done")
+        told += follower.communicate(timeout=60)[0].splitlines(keepends=True)
+        assert follower.returncode == 0, "it ends with the task"
+        assert [line[9:-1] for line in told] == [f"OUT early {n}" for n in range(5)] + ["OUT late"]
         assert len(shown["long"]) == 1001
         assert shown["long"][-1].endswith("line 999 of many")
         assert queries.read_log(tasks["long"].pk)["artifact"]
