@@ -142,8 +142,9 @@ def test_a_unit_at_work_is_followed_to_its_end(start: StartCluster) -> None:
             assert shown[kind][0].endswith("OUT late")
             states = {"fail": "failed", "later": "released"}
             assert rest["state"] == states.get(kind, "done")
-        told += follower.communicate(timeout=60)[0].splitlines(keepends=True)
-        assert follower.returncode == 0, "it ends with the task"
+        told += list(follower.stdout)
+        assert follower.wait(60) == 0, "it ends with the task"
+        follower.stdout.close()
         assert [line[9:-1] for line in told] == [f"OUT early {n}" for n in range(5)] + ["OUT late"]
         assert len(shown["long"]) == 1001
         assert shown["long"][-1].endswith("line 999 of many")
