@@ -121,9 +121,22 @@ def store_upload(
 
 
 def write_blob_rows(stored: Iterable[Stored]) -> None:
-    """Record blobs whose bytes were just stored, which heals those that were marked corrupt."""
-    rows = [Blob(digest=one.digest, size=one.size, created_at=clock.now()) for one in stored]
-    Blob.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+    """Record blobs whose bytes were just stored, which heals those that were marked corrupt.
+
+    A row that is there gets the time of now, and is held: a collector then leaves it, or has taken
+    it away before. In one order, so that two writers of the same never wait for each other.
+    """
+    rows = [
+        Blob(digest=one.digest, size=one.size, created_at=clock.now())
+        for one in sorted(set(stored))
+    ]
+    Blob.objects.bulk_create(
+        rows,
+        update_conflicts=True,
+        unique_fields=["digest"],
+        update_fields=["created_at"],
+        batch_size=500,
+    )
     corruption.note_sound(row.digest for row in rows)
 
 

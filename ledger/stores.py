@@ -26,6 +26,9 @@ from ledger.errors import LedgerError, StoreUnavailable
 INCOMING = ".incoming"
 """The folder of what is being written; its presence says that the store is there."""
 
+GOING = ".going"
+"""Suffix of a file that a collector looks at for the last time; it may well put it back."""
+
 PROBE = b"Longwatch looks whether bytes can be kept here."
 FREE = "Free some disk, or remove what nothing names: `manage.py collect`."
 MOUNT = "Mount it, or mend LONGWATCH_ARTIFACTS."
@@ -199,8 +202,12 @@ class DurableFiles(FileSystemStorage):
 
     def fetch(self, digest: str) -> BinaryIO:
         """The open file."""
+        path = self.path(name_blob(digest))
         try:
-            return open(self.path(name_blob(digest)), "rb")
+            for name in (path, path + GOING):
+                with suppress(FileNotFoundError):
+                    return open(name, "rb")
+            return open(path, "rb")  # put back meanwhile
         except FileNotFoundError:
             if (Path(self.location) / INCOMING).is_dir():
                 raise

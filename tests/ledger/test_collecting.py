@@ -1,0 +1,198 @@
+"""Collecting: what nothing names goes, from a folder and from a bucket, and no upload is met by
+it, at whatever instant it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from ledger import artifacts, blobs, collecting, s3
+from ledger.models import Artifact, Blob
+from tests.s3 import BUCKET, KEYS, Service
+from tests.settings import RING
+
+pytestmark = [pytest.mark.both_databases, pytest.mark.django_db(transaction=True)]
+AGO = "2001-01-01T00:00:00Z"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    one = Service(tmp_path_factory.mktemp("s3")).start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    settings.LONGWATCH_VAR = str(tmp_path / "var")
+
+
+@pytest.fixture(params=["folder", "bucket"] if RING == "sqlite" else ["folder"])
+def kind(request: pytest.FixtureRequest, settings: Any, tmp_path: Path) -> str:
+    settings.LONGWATCH_ARTIFACTS = str(tmp_path / "artifacts")
+    if request.param == "bucket":
+        service = request.getfixturevalue("service")
+        settings.LONGWATCH_ARTIFACTS = service.locate(tmp_path.name)
+    return str(request.param)
+
+
+def forget(saved: Artifact) -> None:
+    """Nobody names it any more, and its row is of long ago."""
+    Artifact.objects.filter(pk=saved.pk).delete()
+    Blob.objects.filter(digest=saved.blob_id).update(created_at=AGO)
+
+
+def age(store: Any, digest: str) -> None:
+    """Its bytes are older than a second, by the store's clock."""
+    if isinstance(store, blobs.DurableFiles):
+        os.utime(store.path(blobs.name_blob(digest)), (1, 1))
+        return
+    until = time.monotonic() + 30
+    while any((store.read_time() - key.modified).total_seconds() <= 2 for key in store.list_keys()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def read_stored(digest: str) -> bytes:
+    """From the store itself."""
+    store = blobs.get_storage()
+    with contextlib.closing(store.fetch(digest)) as file:
+        return bytes(file.read(1 << 20))
+
+
+CALLS = ("mark_live", "delete_row", "remove", "clean")
+"""What a collector calls on its way, before each of which an upload comes."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_upload_of_the_same_bytes_is_safe_at_every_instant(
+    kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = blobs.get_storage()
+    old = artifacts.store_upload(b"the same", "old")
+    forget(old)
+    age(store, old.blob_id)
+    came: list[Artifact] = []
+
+    def come() -> None:
+        came.append(artifacts.store_upload(b"the same", "new"))
+
+    meet(kind, name, come, monkeypatch)
+    collecting.collect_files(1)
+    monkeypatch.undo()
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    assert came, "the collector did not come by"
+    assert read_stored(came[0].blob_id) == b"the same"
+    assert Blob.objects.filter(digest=came[0].blob_id).exists()
+    collecting.collect_files(1)
+    assert read_stored(came[0].blob_id) == b"the same"
+
+
+def meet(kind: str, name: str, come: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
+    """Have `come` called before a call of the collector's."""
+    owner: Any = collecting
+    if name == "remove":
+        owner, name = (os, "replace") if kind == "folder" else (s3.DurableObjects, "remove_key")
+    elif name == "clean":
+        owner, name = (Path, "unlink") if kind == "folder" else (s3.DurableObjects, "abort_uploads")
+    real = getattr(owner, name)
+    calls: list[int] = []
+
+    def call(*args: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            come()
+        return real(*args, **options)
+
+    patch.setattr(owner, name, call)
+
+
+def test_what_nobody_names_goes_and_the_rest_stays(kind: str) -> None:
+    store = blobs.get_storage()
+    kept = artifacts.store_upload(b"kept", "kept")
+    again = artifacts.store_upload(b"kept", "kept")
+    lost = artifacts.store_upload(b"lost", "lost")
+    forget(lost)
+    assert collecting.collect_files(3600) == (0, 0, 1)
+    for one in (kept, lost):
+        age(store, one.blob_id)
+    Blob.objects.update(created_at=AGO)
+    gone = collecting.collect_files(1)
+    assert gone == ((2, 8, 0) if kind == "bucket" else (1, 4, 0)), "equal bytes are kept once"
+    assert collecting.collect_files(1) == (0, 0, 0)
+    assert list(Blob.objects.values_list("digest", flat=True)) == [again.blob_id]
+    assert read_stored(kept.blob_id) == b"kept"
+
+
+def test_uploads_in_parts_that_died_are_ended(service: Service, settings: Any) -> None:
+    settings.LONGWATCH_ARTIFACTS = service.locate("parts")
+    client = service.client()
+    for key in ("parts/aa/x", "other/aa/x"):
+        client.create_multipart_upload(Bucket=BUCKET, Key=key)
+    [begun, _] = [
+        one["Initiated"] for one in client.list_multipart_uploads(Bucket=BUCKET)["Uploads"]
+    ]
+    store = blobs.get_storage()
+    assert store.abort_uploads(begun) == 0
+    collecting.collect_files(3600)  # this service dates them in 2010
+    [left] = client.list_multipart_uploads(Bucket=BUCKET)["Uploads"]
+    assert left["Key"] == "other/aa/x", "what is not ours is not touched"
+
+
+def test_a_second_collector_is_turned_away(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[collecting.NotCollectable] = []
+
+    def collect_too() -> set[str]:
+        with pytest.raises(collecting.NotCollectable) as caught:
+            collecting.collect_files()
+        refused.append(caught.value)
+        return set()
+
+    monkeypatch.setattr(collecting, "mark_live", collect_too)
+    collecting.collect_files()
+    assert len(refused) == 1
+
+
+def test_a_collector_in_a_loop_meets_no_uploader(settings: Any, tmp_path: Path) -> None:
+    """Bytes that grow old and unnamed again and again, while they are looked at without a pause."""
+    settings.LONGWATCH_ARTIFACTS = str(tmp_path / "artifacts")
+    over, errors, rounds = threading.Event(), [], []
+    store = blobs.get_storage()
+
+    def upload(number: int) -> None:
+        try:
+            while not over.is_set():
+                saved = artifacts.store_upload(b"%d" % number, "a")
+                with artifacts.open_content(saved) as file:
+                    assert file.read() == b"%d" % number
+                forget(saved)
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(store.path(blobs.name_blob(saved.blob_id)), (1, 1))
+                rounds.append(1)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    crew = [threading.Thread(target=upload, args=(n,)) for n in range(3)]
+    for one in crew:
+        one.start()
+    removed, until = 0, time.monotonic() + 60
+    while (removed < 5 or len(rounds) < 100) and not errors and time.monotonic() < until:
+        removed += collecting.collect_files(3600).files
+    over.set()
+    for one in crew:
+        one.join(30)
+    assert errors == []
+    assert removed >= 5
