@@ -27,13 +27,14 @@ TOKENS_IN, TOKENS_OUT = 100, 20
 class Reply:
     """What the model says: text, or calls of tools as (name, arguments); raw text arguments are
     sent as they are, well-formed or not. `slow` is the seconds between two pieces of the answer;
-    `hold` is waited on before it."""
+    `before` and `after` are called around its sending, when it is paid already."""
 
     text: str = ""
     calls: Sequence[tuple[str, Any]] = ()
     tokens: tuple[int, int] = (TOKENS_IN, TOKENS_OUT)
     slow: float = 0.0
-    hold: threading.Event | None = None
+    before: Callable[[Call], object] | None = None
+    after: Callable[[Call], object] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Call:
 
     id: str
     body: dict[str, Any]
+    worker: int = 0
+    """The process that asks, by the header X-Worker, where it says so."""
     outcome: str = "in flight"
 
     @property
@@ -101,10 +104,10 @@ class ModelServer:
         """The calls that the model has answered, and bills."""
         return [one for one in list(self.calls) if one.outcome == PAID]
 
-    def take(self, body: dict[str, Any]) -> Call:
+    def take(self, body: dict[str, Any], worker: int) -> Call:
         """Put a request on record."""
         with self._lock:
-            call = Call(f"req-{len(self.calls) + 1}", body)
+            call = Call(f"req-{len(self.calls) + 1}", body, worker)
             self.calls.append(call)
             return call
 
@@ -120,13 +123,15 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """One request for an answer."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        call = self.owner.take(body)
+        call = self.owner.take(body, int(self.headers.get("X-Worker", 0)))
         said = self.owner.script(body)
         if isinstance(said, Reply):
-            if said.hold is not None:
-                said.hold.wait(30)
             call.outcome = PAID  # before it is sent: a provider bills what nobody receives as well
+            if said.before is not None:
+                said.before(call)
             self._answer(call, said)
+            if said.after is not None:
+                said.after(call)
         elif said.cut:
             call.outcome = "cut"
             self._cut(call)
