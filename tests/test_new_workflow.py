@@ -42,6 +42,17 @@ def test_the_written_workflow_is_known_and_passes_its_test(
     assert "There is a workflow 'tea_report' already" in again.stderr
 
 
+def test_the_written_agent_passes_its_test_without_a_key(
+    tmp_path: Path, site_env: dict[str, str]
+) -> None:
+    done = run_manage(tmp_path, site_env, "new_workflow", "shopping", "--agent")
+    assert done.stdout.split() == ["workflows/shopping.py", "workflows/test_shopping.py"]
+    environment = site_env | {"PYTHONPATH": f"{tmp_path}", "LONGWATCH_DATABASE_URL": ""}
+    tested = run_manage(tmp_path, environment, "test", "workflows")
+    assert tested.returncode == 0, tested.stderr
+    assert "Ran 2 tests" in tested.stderr
+
+
 def test_nothing_is_overwritten(tmp_path: Path, site_env: dict[str, str]) -> None:
     (tmp_path / "workflows").mkdir()
     (tmp_path / "workflows" / "test_tea.py").write_text("mine")

@@ -129,6 +129,8 @@ def judge(task: Task, provider: Provider, server: ModelServer, sink: Path) -> No
     lost = paid - set(said)
     assert lost <= provider.struck, "only what was in flight at a kill is paid again"
     cut = sum(call.outcome == "cut" for call in server.calls)
+    failed = Counter(call.outcome for call in server.calls)
+    print(f"{len(server.calls)} requests {dict(failed)}, {len(lost)} paid in flight at a kill")  # noqa: T201
     unsettled = Reservation.objects.filter(task=task, state="open").count()
     assert unsettled >= len(lost) + cut, "what nobody knows goes on counting"
     assert task.used_tokens_in == 100 * len(said)

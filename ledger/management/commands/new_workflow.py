@@ -71,6 +71,86 @@ class Test{camel}(TestCase):
 '''
 
 
+AGENT = '''"""The workflow {name}: an agent that looks up by itself and asks before it orders."""
+
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from ledger.agents import Tool, agent_step, ask
+from ledger.workflows import Limits, Workflow
+
+PRICES = {{"tea": 4.5, "paper": 6.0}}
+
+
+def look_up(article: str) -> float | None:
+    """The price of an article."""
+    return PRICES.get(article)
+
+
+def order(article: str, count: int) -> str:
+    """Order an article."""
+    return f"ordered {{count}} of {{article}}"
+
+
+def make_model(ctx):
+    # The key is LONGWATCH_SECRET_OPENAI_API_KEY; OPENAI_BASE_URL names another server.
+    return OpenAIChatModel(
+        "gpt-4o-mini", provider=OpenAIProvider(api_key=ctx.secret("OPENAI_API_KEY"))
+    )
+
+
+def make_agent(ctx):
+    return Agent(
+        make_model(ctx), tools=[look_up, order], instructions="You buy office supplies. Be brief."
+    )
+
+
+workflow = Workflow("{name}", self_approval=True, limits=Limits(tokens=100_000, cost="0.50"))
+workflow.step(
+    agent_step(
+        make_agent,
+        goal=lambda ctx: ctx.input["goal"],
+        tools={{"look_up": Tool(idempotent=True), "order": ask(reason="it is an order")}},
+    ),
+    name="work",
+)
+'''
+
+AGENT_TEST = '''"""Runs {name} on the real ledger, with a model whose turns are written here."""
+
+from unittest import mock
+
+from django.test import TestCase
+from pydantic_ai import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import FunctionModel
+
+from ledger.testing import LOST, run
+from workflows.{name} import workflow
+
+TURNS = [
+    ToolCallPart("look_up", {{"article": "tea"}}, "a"),
+    ToolCallPart("order", {{"article": "tea", "count": 2}}, "b"),
+    TextPart("The tea is ordered."),
+]
+
+
+class Test{camel}(TestCase):
+    def play(self, **given):
+        model = FunctionModel(lambda messages, info: ModelResponse([TURNS[len(messages) // 2]]))
+        with mock.patch("workflows.{name}.make_model", lambda ctx: model):
+            return run(workflow, {{"goal": "Tea, please."}}, **given)
+
+    def test_it_asks_before_it_orders(self):
+        ended = self.play()
+        self.assertEqual((ended.status, ended.reason), ("waiting", "approval"))
+
+    def test_it_orders_once_though_its_worker_is_lost(self):
+        ended = self.play(answers={{"work": "approve"}}, faults={{"work": [None, LOST, LOST]}})
+        self.assertEqual(ended.result, {{"work": "The tea is ordered."}})
+'''
+
+
 class Command(BaseCommand):
     """Writes two files; overwrites none."""
 
@@ -80,6 +160,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """NAME is the workflow's name and the module's."""
         parser.add_argument("name", help="letters a-z, digits and _, a letter first")
+        parser.add_argument("--agent", action="store_true", help="one whose step is an agent")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """The paths go to stdout, what to do next to stderr."""
@@ -87,9 +168,10 @@ class Command(BaseCommand):
         check_name(name)
         folder = Path("workflows")
         camel = name.title().replace("_", "")
+        code, test = (AGENT, AGENT_TEST) if options["agent"] else (WORKFLOW, TEST)
         texts = {
-            folder / f"{name}.py": WORKFLOW.format(name=name),
-            folder / f"test_{name}.py": TEST.format(name=name, camel=camel),
+            folder / f"{name}.py": code.format(name=name),
+            folder / f"test_{name}.py": test.format(name=name, camel=camel),
         }
         for path in texts:
             if path.exists():
@@ -102,9 +184,10 @@ class Command(BaseCommand):
         except OSError as error:
             raise CommandError(f"{folder} can't be written: {error.strerror}.") from None
         self.stdout.write("\n".join(map(str, texts)))
+        sample = '{"goal": "Order tea for ten."}' if options["agent"] else '{"subject": "tea"}'
         self.stderr.write(
             f"Test it:    manage.py test workflows\n"
-            f'Submit it:  manage.py submit {name} --input \'{{"subject": "tea"}}\'\n'
+            f"Submit it:  manage.py submit {name} --input '{sample}'\n"
             "Workers that run already know it after a restart."
         )
 
