@@ -206,11 +206,15 @@ class Beside:
 
     def read_result(self) -> Result:
         """From the lines that it ended with, as any run of this program does."""
-        said = dict(line.rstrip().split(": ", 1) for line in self.lines if ": " in line)
-        trouble = said.get(f"FAILED {self.ring}", "")
+        trouble = self._find_last(f"FAILED {self.ring}: ")
         if self.process.returncode and not trouble:
             trouble = f"ended with exit code {self.process.returncode}"
-        return Result(f"ring {self.ring}: {said.get(f'ring {self.ring}', 'ran 0 tests')}", trouble)
+        ran = self._find_last(f"ring {self.ring}: ") or "ran 0 tests"
+        return Result(f"ring {self.ring}: {ran}", trouble)
+
+    def _find_last(self, start: str) -> str:
+        found = (line.strip() for line in reversed(self.lines) if line.startswith(start))
+        return next(found, start)[len(start) :]
 
 
 def run_beside(rings: list[str], arguments: list[str]) -> dict[str, Result]:
