@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 SAID = f"{OWN}model"
 """The effect whose result is the model's answer."""
 
+SPOILED = f"{OWN}spoiled"
+"""Says that an answer could not be gone on with: the next attempt asks for another."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _KINDS = {"returned", "retry", "failed"}
 _key: contextvars.ContextVar[str] = contextvars.ContextVar("longwatch_call_key")
@@ -87,7 +90,9 @@ class Recorder(AbstractCapability[Any]):
         self.policy = policy
         self.unpriced = unpriced
         self.output_tokens = output_tokens
-        self.stored: dict[str, Any] | None = records.get(SAID)
+        self.spoiled = sum(name.startswith(SPOILED) for name in records)
+        self.said = f"{SAID}.{self.spoiled}" if self.spoiled else SAID
+        self.stored: dict[str, Any] | None = records.get(self.said)
         self.asked = False
         """Whether the model has answered in this unit, now or in an earlier attempt."""
         self.calls: list[dict[str, Any]] = []
@@ -113,7 +118,7 @@ class Recorder(AbstractCapability[Any]):
         tokens = estimate_request(request, self.output_tokens)
         cost = price_tokens(request.model, tokens, self.unpriced)
         hold = self.ctx.reserve(tokens=sum(tokens), cost=cost)
-        self.ctx._begin_effect(SAID, None)
+        self.ctx._begin_effect(self.said, None)
         try:
             response = await handler(request)
         except ModelHTTPError as error:
@@ -127,11 +132,16 @@ class Recorder(AbstractCapability[Any]):
             "tokens_in": tokens[0], "tokens_out": tokens[1], "cost": str(cost),
             "note": f"{response.model_name} {response.provider_response_id or ''}".strip(),
         }  # fmt: skip
-        stored: dict[str, Any] = self.ctx._finish_effect(SAID, {
+        stored: dict[str, Any] = self.ctx._finish_effect(self.said, {
             "response": dump_messages([response])[0], "hold": hold.key, "spent": spent,
             "opening": dump_messages(ctx.messages) if len(ctx.messages) == 1 else None,
         })  # fmt: skip
         return stored
+
+    def spoil(self, error: Exception) -> None:
+        """Put on record that the answer led to nothing but this error."""
+        if self.asked:
+            self.ctx.once(f"{SPOILED}.{self.spoiled + 1}", lambda: str(error))
 
     # --- Tools ------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_ai.agent import AbstractAgent, Agent
+from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.tools import DeferredToolResults
 from pydantic_core import to_jsonable_python
@@ -25,7 +26,7 @@ from ledger.agents.history import (
     tell_last_turn,
 )
 from ledger.agents.questions import make_question, read_answers
-from ledger.agents.recording import SAID, Recorder, Waiting
+from ledger.agents.recording import Recorder, Waiting
 from ledger.agents.rules import Given, Policy
 from ledger.durability import write_blocking
 from ledger.outcomes import Advance, Again, Fail, Finish, Outcome
@@ -135,9 +136,13 @@ class _Player:
         history, prompt = list(past.messages), None
         if not history:
             # What was sent with the answer that is on record; the hand-off may say more by now.
-            history = load_messages((records.get(SAID) or {}).get("opening") or [])
+            history = load_messages((recorder.stored or {}).get("opening") or [])
             prompt = None if history else self._open_session(ctx, opening)
-        run = await self._drive(ctx, recorder, history, prompt, results)
+        try:
+            run = await self._drive(ctx, recorder, history, prompt, results)
+        except UnexpectedModelBehavior as error:
+            recorder.spoil(error)
+            raise
         new = _list_new(run, history, past, recorder)
         if run.waiting:
             return make_question(

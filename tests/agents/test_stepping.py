@@ -186,6 +186,16 @@ def test_a_typed_answer_stands_under_the_steps_name_and_a_repair_opens_a_new_ses
     assert ended.task["repairs"]["count"] == 1
 
 
+def test_an_answer_that_leads_nowhere_is_paid_and_another_is_asked_for() -> None:
+    replies = iter([Reply("tea, I think"), Reply(calls=[("final_result", {"name": "tea"})])])
+    good = Reply(calls=[("final_result", {"name": "tea", "price": 2})])
+    with ModelServer(lambda body: next(replies, good)) as server:
+        ended = run(make_flow(make_agent(server, output_type=Found, retries=0)))
+        assert len(server.calls) == 3
+    assert (ended.status, ended.kinds.count("attempt_failed")) == ("completed", 2)
+    assert (ended.result["look"]["price"], Spend.objects.count()) == (2, 3)
+
+
 def test_an_answer_too_large_for_a_row_is_read_back_whole() -> None:
     def read(n: int) -> str:
         return f"{n}" * 100_000

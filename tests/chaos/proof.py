@@ -25,6 +25,7 @@ HEADS = {"runs": report.HEAD, "bots": bots.HEAD, "reruns": rerun.HEAD, "stops": 
 """The tables, by the comments around them."""
 LONG_FORMS = {"hypothesis": ("tests/ledger/test_machine.py", 20),
               "effects": ("tests/crash/test_site_effects.py", 20),
+              "agents": ("tests/agents/test_crash.py", 15),
               "moving": ("tests/workspaces/test_moving.py", 20),
               "long-forms": (
                   "tests/crash/test_site_claims.py tests/crash/test_site_locks.py "
