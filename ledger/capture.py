@@ -44,6 +44,7 @@ class Capture:
         self._libc = ctypes.PyDLL(None)
         self._taken = 0
         self._file = -1
+        self._own = (0, 0)
         self._streams: list[IO[str]] = []
         _lead_handlers(_open_stream(self.stderr))
         self._change_file()
@@ -73,9 +74,27 @@ class Capture:
     def flush(self) -> None:
         """Have in the file what Python and C keep of what was printed. In the main thread."""
         for stream in self._streams:
-            with contextlib.suppress(ValueError, OSError):
+            try:
                 stream.flush()
+            except (ValueError, OSError):  # closed by the step
+                continue
         self._libc.fflush(None)
+
+    def is_untouched(self) -> bool:
+        """Whether nothing was printed or changed since the last `restore`: two system calls."""
+        try:
+            out, err = os.fstat(1), os.fstat(2)
+        except OSError:
+            return False
+        return (
+            out.st_size == 0
+            and (out.st_ino, out.st_dev) == (err.st_ino, err.st_dev) == self._own
+            and self._has_streams()
+        )
+
+    def _has_streams(self) -> bool:
+        out, err = self._streams
+        return sys.stdout is out and sys.stderr is err and not (out.closed or err.closed)
 
     def pass_on(self, text: bytes) -> bool:
         """Write to the worker's own stderr; False where that would mean to wait for its reader."""
@@ -95,12 +114,10 @@ class Capture:
         return _identify(self.stderr) == self._origin
 
     def restore(self) -> None:
-        """After a unit: files 1 and 2 are ours again; another one if anything was printed, so that
-        what still holds that one writes into no other unit's log."""
-        here = _identify(self._file)
-        if self._taken or _identify(1) != here or _identify(2) != here:
-            self._change_file()
-        if [sys.stdout, sys.stderr] != self._streams or any(one.closed for one in self._streams):
+        """After a unit: files 1 and 2 are ours again, and new, so that what still holds the old
+        ones writes into no other unit's log."""
+        self._change_file()
+        if not self._has_streams():
             self._make_streams()
 
     def _change_file(self) -> None:
@@ -114,6 +131,8 @@ class Capture:
             os.dup2(self._file, descriptor)
         if old not in (-1, self._file):
             os.close(old)
+        found = os.fstat(self._file)
+        self._own = found.st_ino, found.st_dev
 
     def _make_streams(self) -> None:
         self._streams = [_open_stream(1), _open_stream(2)]

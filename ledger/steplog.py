@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from ledger import secrets
 from ledger.capture import Capture
 from ledger.conf import load
-from ledger.unitlog import UnitLog, clean_line, shorten_line
+from ledger.unitlog import UnitLog, clean_line, lead_output, shorten_line, write_output
 
 if TYPE_CHECKING:
     from ledger.sql import Claimed, Lease
+
+__all__ = ["StepLog", "begin_unit", "catch_output", "end_unit", "write_output"]
 
 MAX_PASSED = 10_000
 """Lines of one attempt that the worker's log takes."""
@@ -167,6 +169,12 @@ class _Running:
         self._pass_on(capture, texts)
         return new
 
+    def take_output(self, data: bytes) -> None:
+        """What a command printed, after what was printed before it."""
+        if (attempt := self.attempt) is not None:
+            self.drain_for(attempt.log)
+            attempt.log.add_output(data, "CMD")
+
     def _take(self, capture: Capture, unit: UnitLog, new: int) -> list[str]:
         most = load().log_bytes
         first = 0 if unit.overflows else most // 4
@@ -191,6 +199,7 @@ class _Running:
 
 
 _running = _Running()
+lead_output(_running.take_output)
 
 
 def catch_output() -> None:
@@ -223,11 +232,13 @@ def begin_unit(lease: Lease, held: Claimed, unit: UnitLog) -> Running:
 
 def end_unit() -> None:
     """The attempt is over; files 1 and 2 are as they were, whatever it did to them."""
-    if _running.capture is not None:
-        with _running.lock:
-            _running.drain(last=True)
-            _running.attempt = None
-            _running.capture.restore()
+    if (capture := _running.capture) is not None:
+        capture.flush()
+        if not capture.is_untouched():
+            with _running.lock:
+                _running.drain()
+                _running.attempt = None
+                capture.restore()
     _running.attempt = None
 
 
@@ -244,13 +255,6 @@ def drain_output(wait: float) -> int:
         return _running.drain()
     finally:
         _running.lock.release()
-
-
-def write_output(data: bytes) -> None:
-    """Append what a command printed to the log of the attempt whose step runs in this process."""
-    if (attempt := _running.attempt) is not None:
-        _running.drain_for(attempt.log)
-        attempt.log.add_output(data, "CMD")
 
 
 def can_tell() -> bool:

@@ -11,7 +11,7 @@ import collections
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from ledger import secrets
@@ -30,6 +30,8 @@ MAX_RING: Final = 65_536
 MAX_HELD: Final = 65_536
 """Bytes of a printed line that are looked at."""
 
+_sink: Callable[[bytes], None] | None = None
+
 _GAP: Final = re.compile(r"^… ([\d,]+) bytes left out …\n", re.MULTILINE)
 _ANSI: Final = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?"
@@ -43,6 +45,18 @@ _HIDDEN: Final = {
     },
 }
 """Controls of terminals and of the direction of writing, and what would end a line."""
+
+
+def lead_output(sink: Callable[[bytes], None]) -> None:
+    """Say where `write_output` leads to in this process."""
+    global _sink
+    _sink = sink
+
+
+def write_output(data: bytes) -> None:
+    """Append what a command printed to the log of the attempt whose step runs in this process."""
+    if _sink is not None:
+        _sink(data)
 
 
 def clean_line(text: str) -> str:

@@ -23,6 +23,7 @@ from ledger.errors import NotFound, Unserialisable
 from ledger.evaluators.findings import MAX_READ, Finding
 from ledger.evaluators.judging import EvaluatorFailed, Unit
 from ledger.outcomes import AskApproval, StepRef
+from ledger.unitlog import write_output
 
 MAX_JSON = 16 * 1024**2
 """Bytes of an artifact that a schema is held against."""
@@ -221,6 +222,7 @@ class Command:
         root = ctx.workspace
         ended = commands.run_check(check, root, secrets=known, tick=ctx.check)
         output = commands.read_output(ended, secrets.mask_text)
+        write_output(f"{output}\n".encode())
         if ended.timed_out:
             raise EvaluatorFailed(f"it did not end in {check.timeout:g} s; {_show_end(output)}")
         if check.is_unusable(ended.code):
