@@ -17,6 +17,7 @@ from harness_site import env
 from ledger import commands, secrets
 from ledger.checks import check_commands
 from ledger.evaluators import Command
+from ledger.models import StepOutput
 from ledger.sandbox import Ended as End
 from ledger.testing import Ended, run
 from ledger.workflows import registered
@@ -43,6 +44,8 @@ def test_it_runs_in_the_workspace_and_its_exit_code_decides(add_check: AddCheck)
     ended = run_once({"a.txt": "hello"})
     assert ended.status == "completed"
     assert [one["passed"] for one in read_evaluation(ended)] == [True]
+    logs = "".join(StepOutput.objects.values_list("log_tail", flat=True))
+    assert "CMD hello" in logs
 
 
 def test_lines_of_its_output_with_a_file_of_the_workspace_are_findings(add_check: AddCheck) -> None:
