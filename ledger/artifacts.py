@@ -80,7 +80,7 @@ def record_artifact(
     facts = {
         "step": claimed.step_name,
         "blob_id": stored.digest,
-        "media_type": _choose_media_type(name, media_type),
+        "media_type": choose_media_type(name, media_type),
         "fence": claimed.fence,
         "made_from": made_from or None,
         "expired_at": None,
@@ -99,16 +99,34 @@ def record_artifact(
         return same.select_related("blob").get()
 
 
+class ContentMismatch(InvalidInput):
+    """What came is not what its sender says it is."""
+
+    code = "content_mismatch"
+
+    def __init__(self, digest: str) -> None:
+        super().__init__("content", f"hashes to {digest} (SHA-256), which is not what you said.")
+
+
 def store_upload(
-    stream: Source, name: str, media_type: str | None = None, actor: str = "system:"
+    stream: Source,
+    name: str,
+    media_type: str | None = None,
+    actor: str = "system:",
+    digest: str | None = None,
 ) -> Artifact:
-    """Store an upload that no task owns yet. Raises InvalidInput, PayloadTooLarge."""
+    """Store an upload that no task owns yet; `digest` (SHA-256, hex) is what it must hash to.
+
+    Raises InvalidInput, PayloadTooLarge, ContentMismatch.
+    """
     check_name(name)
     bound = conf.load().upload_bytes
     stored = blobs.store_blobs([stream], bound, corruption.is_marked)[0]
+    if digest is not None and stored.digest != digest:
+        raise ContentMismatch(stored.digest)
     artifact = Artifact(
         name=name,
-        media_type=_choose_media_type(name, media_type),
+        media_type=choose_media_type(name, media_type),
         blob_id=stored.digest,
         created_at=clock.now(),
         created_by=actor[:200],
@@ -312,6 +330,7 @@ def _name_value(name: str) -> str:
     return f"{name}.json"
 
 
-def _choose_media_type(name: str, given: str | None) -> str:
+def choose_media_type(name: str, given: str | None) -> str:
+    """The type that is given, if it is one, else what the name ends in, else ANY_TYPE."""
     guess = given or mimetypes.guess_type(name)[0] or ANY_TYPE
     return guess if len(guess) <= 100 and _MEDIA_TYPE.fullmatch(guess) else ANY_TYPE

@@ -18,12 +18,12 @@ from django.db import transaction
 from django.test import Client
 from django.urls import URLPattern, get_resolver
 
-from ledger import artifacts, auditing, clock, registry, sql
+from ledger import artifacts, auditing, clock, registry, sql, uploads
 from ledger.access import ADMIN, APPROVE, AUDIT, OPERATE, READ, ROLES, SCOPES, SUBMIT
 from ledger.alerts import kinds, rules
 from ledger.api.urls import api
 from ledger.events import Actor
-from ledger.models import AlertRule, ApiToken, Approval, Artifact, AuditEntry, Reach, Task
+from ledger.models import AlertRule, ApiToken, Approval, Artifact, AuditEntry, Reach, Task, Upload
 from ledger.tokens import make_token, revoke_token
 from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow
@@ -48,6 +48,8 @@ API: dict[str, Any] = {
     "GET /approvals": READ, "GET /approvals/{approval_id}": READ,
     "POST /approvals/{approval_id}/answer": APPROVE, "POST /artifacts": SUBMIT,
     "GET /artifacts/{artifact_id}": READ, "GET /artifacts/{artifact_id}/content": READ,
+    "POST /uploads": SUBMIT, "GET /uploads": SUBMIT, "GET /uploads/{upload_id}": SUBMIT,
+    "PATCH /uploads/{upload_id}": SUBMIT, "DELETE /uploads/{upload_id}": SUBMIT,
     "GET /audit": AUDIT, "GET /workflows": READ, "GET /workers": READ, "GET /stalled": READ,
 }  # fmt: skip
 """Every operation of the API: the scope it takes."""
@@ -56,6 +58,7 @@ BODIES: dict[str, Any] = {
     "POST /tasks": {"workflow": "three", "input": {}, "lane": LANE},
     "POST /tasks/batch": {"items": [{"workflow": "three", "input": {}, "lane": LANE}]},
     "POST /tasks/{task_id}/effects/{effect_id}/mark": {"to": "done"},
+    "POST /uploads": {"name": "n", "size": 1},
     "POST /tasks/{task_id}/repair": {"to_step": "a", "note": "n"},
     "POST /tasks/{task_id}/change": {"title": "x"},
     "POST /tasks/{task_id}/outputs/{seq}/edit": {"output": {}, "reason": "r"},
@@ -114,6 +117,7 @@ class World:
     asked: Approval
     saved: Artifact
     rule: AlertRule
+    upload: Upload
     submitter: User
 
     @property
@@ -121,7 +125,8 @@ class World:
         """What stands in a path."""
         return {
             "task_id": self.task.pk, "approval_id": self.asked.pk, "artifact_id": self.saved.pk,
-            "rule_id": self.rule.pk, "effect_id": 1, "seq": 2, "index": 0, "kind": "csv",
+            "rule_id": self.rule.pk, "upload_id": self.upload.pk, "effect_id": 1, "seq": 2,
+            "index": 0, "kind": "csv",
         }  # fmt: skip
 
 
@@ -150,7 +155,8 @@ def make_world(workflow: Workflow, submitter: User) -> World:
     kind = next(iter(kinds.KINDS))
     draft = rules.RuleDraft("r", [kind], kinds.EMAIL, "a@b.example", lane=LANE)
     rule, _ = rules.make_rule(draft, Actor("cli", "test"))
-    return World(task, asked, Artifact.objects.get(pk=saved.id), rule, submitter)
+    upload = uploads.begin_upload("in.bin", 9, "token:another")
+    return World(task, asked, Artifact.objects.get(pk=saved.id), rule, upload, submitter)
 
 
 def make_person(role: str, name: str, **reach: Any) -> User:
@@ -266,8 +272,8 @@ def test_every_endpoint_is_for_those_it_is_meant_for(world: World) -> None:
                 )
             )  # fmt: skip
             wanted = judge_api(caller, name, scope)
-            if name.endswith("/mark") and not wanted:
-                wanted = {404}  # the task has no effect
+            if name.endswith(("/mark", "{upload_id}")) and not wanted:
+                wanted = {404}  # the task has no effect, and an upload is its sender's alone
                 refused = refused or [AuditEntry()]
             if fault := find_fault(caller, response, refused, wanted):
                 faults.append(f"{caller.name}: {name} {fault}")

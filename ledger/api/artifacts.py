@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -10,18 +9,17 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from ninja import Router, Status
 
-from ledger import artifacts, conf, queries
+from ledger import artifacts, queries
 from ledger.access import READ, SUBMIT
 from ledger.api.auth import require_scope
 from ledger.api.files import ArtifactOut
-from ledger.api.parsing import UnsupportedEncoding
+from ledger.api.receiving import check_length, read_body, read_digest
 from ledger.api.serving import serve_artifact
-from ledger.errors import InvalidInput, PayloadTooLarge, UnparsableInput
+from ledger.errors import InvalidInput
 from ledger.models import Artifact
 
 router = Router(tags=["artifacts"])
 
-CHUNK = 1 << 20
 FIELD = "file"
 _BODIES = {
     "requestBody": {
@@ -44,10 +42,12 @@ _BODIES = {
 def upload(request: HttpRequest, name: str = "") -> Status[dict[str, Any]]:
     """Upload a file for an input: the body itself under `?name=`, or a form's field `file`.
 
-    The media type is the request's (of a form, the file's own).
+    The media type is the request's (of a form, the file's own). A body with `Repr-Digest` or
+    `Content-Digest` (sha-256) is refused if it hashes to something else. What is too large to begin
+    again goes to /uploads.
     """
     actor = require_scope(request, SUBMIT)
-    _check_length(request)
+    check_length(request)
     if request.content_type == "multipart/form-data":
         artifact = _store_form(request, name, str(actor))
     else:
@@ -55,7 +55,7 @@ def upload(request: HttpRequest, name: str = "") -> Status[dict[str, Any]]:
         # What curl and browsers say when nobody said anything.
         plain = given in {"", "application/x-www-form-urlencoded"}
         artifact = artifacts.store_upload(
-            _read_body(request), name, None if plain else given, str(actor)
+            read_body(request), name, None if plain else given, str(actor), read_digest(request)
         )
     return Status(201, queries.show_artifact(artifact))
 
@@ -78,32 +78,9 @@ def get_content(request: HttpRequest, artifact_id: UUID) -> HttpResponseBase:
     return serve_artifact(request, artifact)
 
 
-def _check_length(request: HttpRequest) -> None:
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise UnsupportedEncoding("content", "is encoded; send it plain.")
-    bound = conf.load().upload_bytes
-    length = request.headers.get("Content-Length", "")
-    if length.isdigit() and int(length[:20]) > bound:
-        raise PayloadTooLarge("content", f"is {length[:20]} bytes, the bound is {bound}.")
-
-
 def _store_form(request: HttpRequest, name: str, actor: str) -> Artifact:
     files = request.FILES.getlist(FIELD)
     if len(files) != 1:
         raise InvalidInput(FIELD, "is missing; give exactly one file.")
     file = files[0]
     return artifacts.store_upload(file.chunks(), name or str(file.name), file.content_type, actor)
-
-
-def _read_body(request: HttpRequest) -> Iterator[bytes]:
-    """The body in chunks. Raises UnparsableInput when it ends before the length it announced."""
-    length = request.headers.get("Content-Length", "")
-    stream: Any = request
-    if not length and request.META.get("wsgi.input_terminated"):
-        stream = request.META["wsgi.input"]  # chunked: Django would read nothing without a length
-    count = 0
-    while chunk := stream.read(CHUNK):
-        count += len(chunk)
-        yield chunk
-    if length.isdigit() and count < int(length):
-        raise UnparsableInput("content", f"ended after {count} of {length} bytes.")

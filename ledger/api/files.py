@@ -33,3 +33,17 @@ class ArtifactOut(BaseModel):
     made_from: list[UUID]
     created_at: dt.datetime
     expired_at: dt.datetime | None
+
+
+class UploadOut(BaseModel):
+    """A file on its way in: `offset` bytes of `size` have come. `artifact` is what it became."""
+
+    id: UUID
+    name: str
+    media_type: str
+    size: int
+    sha256: str
+    offset: int
+    artifact: ArtifactOut | None
+    created_at: dt.datetime
+    expires_at: dt.datetime
