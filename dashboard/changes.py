@@ -77,7 +77,7 @@ def read_changes(payload: Any, attached: Any = None, *, only: int | None = None)
     """
     given = payload if isinstance(payload, dict) else {}
     entries = given.get("files")
-    found = [_read_comparison(*attached["diff"])] if attached and attached["diff"] else []
+    found = [read_comparison(*attached["diff"])] if attached and attached["diff"] else []
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and isinstance(entry.get("diff"), str):
             found.append(read_file(len(found), entry))
@@ -105,7 +105,8 @@ def read_file(index: int, entry: dict[str, Any]) -> FileChange:
     return FileChange(index, str(entry.get("path", "")), added, removed, diff, cut=cut)
 
 
-def _read_comparison(old: dict[str, Any], new: dict[str, Any]) -> FileChange:
+def read_comparison(old: dict[str, Any], new: dict[str, Any]) -> FileChange:
+    """Two artifacts as a changed file, without its lines."""
     name = new["name"] if old["name"] == new["name"] else f"{old['name']} → {new['name']}"
     diff, why = compare(old, new)
     file = read_file(0, {"path": name, "diff": diff})

@@ -6,7 +6,7 @@ import difflib
 import functools
 from typing import Any
 
-from ledger import blobs
+from ledger import corruption
 from ledger.blobs import CorruptArtifact
 from ledger.errors import StoreUnavailable
 
@@ -45,7 +45,7 @@ def _compare_bytes(old: str, new: str) -> tuple[str, str]:
 
 def _read_lines(digest: str) -> list[str]:
     """Lines that end in a line feed alone: what else looks like an end is a part of the line."""
-    with blobs.open_blob(digest) as file:
+    with corruption.open_stored(digest) as file:
         text = file.read().decode()
     if "\0" in text:
         raise UnicodeDecodeError("utf-8", b"\0", 0, 1, "NUL")

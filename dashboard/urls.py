@@ -53,7 +53,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     ),
     path("approvals/<uuid:approval_id>/answer/", approvals.answer_approval, name="answer"),
     path("approvals/<uuid:approval_id>/undo/", approvals.undo_answer, name="undo"),
+    # artifacts/
     path("artifacts/<uuid:artifact_id>/", artifacts.download_artifact, name="artifact"),
+    path("artifacts/<uuid:artifact_id>/view/", artifacts.show_artifact, name="artifact-view"),
+    path("artifacts/<uuid:artifact_id>/changes/", artifacts.show_changes, name="artifact-changes"),
     # alerts/
     path("alerts/", alerts.show_alerts, name="alerts"),
     path("alerts/new/", alerts.make_alert, name="alert-new"),

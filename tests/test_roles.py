@@ -75,6 +75,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "output": ("GET", READ), "events": ("GET", READ), "act": ("GET", OPERATE),
     "approvals": ("GET", READ), "approval": ("GET", READ), "approval-file": ("GET", READ),
     "answer": ("POST", APPROVE), "undo": ("POST", APPROVE), "artifact": ("GET", READ),
+    "artifact-view": ("GET", READ), "artifact-changes": ("GET", READ),
     "alerts": ("GET", OPERATE), "alert-new": ("GET", ADMIN), "alert": ("GET", ADMIN),
     "alert-act": ("POST", OPERATE),
 }  # fmt: skip
@@ -324,7 +325,8 @@ def judge_page(caller: Caller, name: str, scope: str, *, part: bool) -> set[int]
     if scope not in caller.scopes:
         return {403}
     of_task = {"task", "handoff", "log", "outputs", "output", "events", "act", "approval", "answer",
-               "approval-file", "undo", "artifact", "alert", "alert-act"}  # fmt: skip
+               "approval-file", "undo", "artifact", "artifact-view", "artifact-changes",
+               "alert", "alert-act"}  # fmt: skip
     return {404} if not caller.lane and name in of_task else set()
 
 

@@ -157,7 +157,7 @@ def load_rest(moving: dict[str, Any], wish: Wish) -> dict[str, Any]:
         "kinds": past.count_kinds(told),
         "event_count": len(told),
         "children": load_children(moving),
-        "artifacts": queries.list_artifacts(row.pk).items,
+        "products": queries.list_products(row.pk),
         "done_outside": [shown.show_effect(one) for one in queries.list_latest_effects(row.pk)],
         "scope": queries.find_scope(row.workflow, row.workflow_version),
     }

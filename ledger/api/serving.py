@@ -54,11 +54,12 @@ type Span = tuple[int, int]
 
 
 def serve_artifact(
-    request: HttpRequest, artifact: Artifact, media_type: str = ""
+    request: HttpRequest, artifact: Artifact, media_type: str = "", *, picture: bool = False
 ) -> HttpResponseBase:
     """Its bytes for GET, their headers for HEAD; `artifact` comes with its blob.
 
-    `ETag` is the SHA-256. Raises CorruptArtifact, ArtifactExpired.
+    As its own type, if that is inert, or as `media_type`; with `picture` as the image that its
+    first bytes make it. `ETag` is the SHA-256. Raises CorruptArtifact, ArtifactExpired.
     """
     blob = artifacts.require_blob(artifact)
     etag = f'"{blob.digest}"'
@@ -75,7 +76,7 @@ def serve_artifact(
         )
     else:
         kind = media_type or choose_type(artifact.media_type)
-        response = _send(request, artifact, blob.size, spans, kind)
+        response = _send(request, artifact, blob.size, spans, kind, picture)
         response.headers["Accept-Ranges"] = "bytes"
         response.headers["Content-Disposition"] = (
             content_disposition_header(True, name_download(artifact.name)) or "attachment"
@@ -95,6 +96,11 @@ def choose_type(declared: str) -> str:
     if bare not in INERT:
         return ANY_TYPE
     return f"{bare}; charset=utf-8" if bare.startswith("text/") else bare
+
+
+def name_picture(head: bytes) -> str:
+    """The type of an image that begins with these bytes; "" for anything else."""
+    return next((kind for kind, start in IMAGES.items() if start.match(head)), "")
 
 
 def name_download(name: str) -> str:
@@ -146,12 +152,20 @@ def read_ranges(asked: str, size: int) -> list[Span] | None:
 
 
 def _send(
-    request: HttpRequest, artifact: Artifact, size: int, spans: list[Span], kind: str
+    request: HttpRequest,
+    artifact: Artifact,
+    size: int,
+    spans: list[Span],
+    kind: str,
+    picture: bool,
 ) -> HttpResponseBase:
     if _is_head(request):
         told = {"Content-Type": kind, "Content-Length": str(size)}
         return StreamingHttpResponse((), headers=told)
     file = artifacts.open_content(artifact)
+    if picture:
+        kind = name_picture(file.read(16)) or kind
+        file.seek(0)
     if not spans:
         response = FileResponse(file, content_type=kind)
         response.headers["Content-Length"] = str(size)

@@ -60,7 +60,7 @@ def get_upload(request: HttpRequest, upload_id: UUID, response: HttpResponse) ->
 @router.patch("/{upload_id}", response=UploadOut, openapi_extra={
     "parameters": [{"name": OFFSET, "in": "header", "required": True,
                     "schema": {"type": "integer", "minimum": 0}}],
-    "requestBody": {"content": {"application/offset+octet-stream": {
+    "requestBody": {"content": {"application/octet-stream": {
         "schema": {"type": "string", "format": "binary"}}}},
 })  # fmt: skip
 def append_part(
@@ -86,7 +86,7 @@ def append_part(
     return tell_upload(upload, response)
 
 
-@router.delete("/{upload_id}", response={204: None})
+@router.api_operation(["DELETE"], "/{upload_id}", response={204: None})
 def drop_upload(request: HttpRequest, upload_id: UUID) -> Status[None]:
     """End it. The artifact that it became stays."""
     actor = str(require_scope(request, SUBMIT))

@@ -6,9 +6,12 @@ API renders them as JSON and the pages as HTML, so both tell the same state.
 
 from ledger.queries.approvals import find_approval, list_approvals, show_approval
 from ledger.queries.artifacts import (
+    Products,
     find_artifact,
     list_artifacts,
+    list_products,
     list_versions,
+    name_artifacts,
     show_artifact,
 )
 from ledger.queries.effects import list_effects, list_latest_effects
@@ -105,6 +108,7 @@ __all__ = [
     "Ended",
     "Fleet",
     "Page",
+    "Products",
     "Recovery",
     "Restart",
     "Span",
@@ -152,6 +156,7 @@ __all__ = [
     "list_lineage",
     "list_live_workers",
     "list_outputs",
+    "list_products",
     "list_record",
     "list_runs",
     "list_spend",
@@ -169,6 +174,7 @@ __all__ = [
     "load_fleet",
     "make_tag",
     "may_stop",
+    "name_artifacts",
     "name_callers",
     "read_log",
     "read_revision",

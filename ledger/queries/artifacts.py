@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 from uuid import UUID
+
+from django.db.models import Count, Window
+from django.db.models.functions import Lag, RowNumber
 
 from ledger.errors import NotFound
 from ledger.models import Artifact
@@ -41,6 +45,45 @@ def list_artifacts(
     page = page_newest(rows, "created_at", limit, cursor)
     versions = number_versions(page.items)
     return page.convert(lambda row: show_artifact(row, versions[row.pk]))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Products:
+    """A task's artifacts by name, the newest name first, each with its versions, newest first."""
+
+    groups: list[list[dict[str, Any]]]
+    more: bool
+    """There are older ones than these."""
+
+    @property
+    def count(self) -> int:
+        """How many artifacts they are."""
+        return sum(map(len, self.groups))
+
+    @property
+    def stored(self) -> int:
+        """Bytes that they have in the store, those of equal content once."""
+        rows = [row for group in self.groups for row in group if row["state"] != EXPIRED]
+        return sum({row["sha256"]: row["size"] for row in rows}.values())
+
+
+def list_products(task_id: UUID) -> Products:
+    """What a task made, at most MAX_PRODUCTS of it, in one query."""
+    named: dict[str, Any] = {"partition_by": ["name"], "order_by": ["created_at", "id"]}
+    rows = (
+        see_artifacts()
+        .filter(task=task_id)
+        .select_related("blob")
+        .annotate(number=Window(RowNumber(), **named), before=Window(Lag("id"), **named))
+        .annotate(last=Window(Count("*"), partition_by=["name"]))
+        .order_by("-created_at", "-id")[: MAX_PRODUCTS + 1]
+    )
+    found = list(rows)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in found[:MAX_PRODUCTS]:
+        version = Version(row.number, row.number == row.last, row.before)
+        groups.setdefault(row.name, []).append(show_artifact(row, version))
+    return Products(list(groups.values()), len(found) > MAX_PRODUCTS)
 
 
 def number_versions(rows: Iterable[Artifact]) -> dict[UUID, Version]:
@@ -102,4 +145,13 @@ def list_versions(artifact_id: UUID) -> list[dict[str, Any]]:
     return [show_artifact(one, versions[one.pk]) for one in rows]
 
 
+def name_artifacts(ids: Iterable[str]) -> list[tuple[str, str]]:
+    """(id, name) of those of `ids` that the caller sees, in their order."""
+    wanted = list(ids)
+    named = see_artifacts().filter(pk__in=wanted).values_list("pk", "name") if wanted else ()
+    found = {str(key): name for key, name in named}
+    return [(key, found[key]) for key in wanted if key in found]
+
+
 MAX_VERSIONS: Final = 200
+MAX_PRODUCTS: Final = 200

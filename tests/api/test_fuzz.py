@@ -34,6 +34,7 @@ def test_every_operation_answers_as_it_says(
     real = {
         "task_id": api.post("/tasks", body).expect(201)["id"],
         "artifact_id": api.post("/artifacts?name=x", b"bytes").expect(201)["id"],
+        "upload_id": api.post("/uploads", {"name": "x", "size": 9}).expect(201)["id"],
     }
     schema = schemathesis.openapi.from_wsgi(f"{BASE}/openapi.json", WSGIHandler())
     operations = [result.ok() for result in schema.get_all_operations()]

@@ -34,7 +34,7 @@ def send(api: Api, upload: str, offset: Any, data: bytes, **more: Any) -> Answer
     headers = api.headers | {"Upload-Offset": str(offset)} | more.pop("headers", {})
     path = f"{BASE}/uploads/{upload}"
     response = api.client.generic(
-        "PATCH", path, data, "application/offset+octet-stream", headers=headers, **more
+        "PATCH", path, data, "application/octet-stream", headers=headers, **more
     )
     return Answer(response)
 

@@ -47,6 +47,9 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
     while held.task_id != task.id:
         held = claim(three)
     artifacts.save_artifact(held, "a.patch", b"x")
+    held.turn = 1
+    saved = artifacts.save_artifact(held, "a.patch", b"y")
+    held.turn = 0
     sql.checkpoint_unit(held, make_unit(held, three), lease_seconds=LEASE, groups=[])
     files = [{"path": f"{name}.py", "diff": "@@ -1 +1 @@\n-a\n+b\n"} for name in "abc"]
     submit(three, priority=100)
@@ -68,6 +71,7 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
         "events": [[task.id]], "handoff": [[task.id]], "log": [[task.id]],
         "act": [[task.id, name] for name in ACTIONS if name != "edit"],
         "approval": [[asked.id]], "alert": [[rule.id]], "approval-file": [[asked.id, 0]],
+        "artifact-view": [[saved.id]], "artifact-changes": [[saved.id]],
     }  # fmt: skip
     names = [str(route.name) for route in urlpatterns if route.name not in NO_PAGES]
     found = {

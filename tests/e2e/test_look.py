@@ -77,7 +77,8 @@ def pages(three: Workflow) -> list[str]:
     """Every page, with something on it, long words included."""
     task = submit(three, title=f"Modernise {LONG}"[:200], tags=["nightly"])
     held = claim(three)
-    artifacts.save_artifact(held, f"{LONG}.patch"[:200], b"x")
+    for held.turn in (1, 0):
+        saved = artifacts.save_artifact(held, f"{LONG}.patch"[:200], f"{LONG}\n{held.turn}")
     make_context(held, three).handoff()
     unit = make_unit(held, three, output='{"text":"' + LONG + '"}', log_tail=LONG)
     sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=[])
@@ -118,7 +119,7 @@ def pages(three: Workflow) -> list[str]:
     seq = Task.objects.get(pk=task.pk).outputs.get().seq
     parent = submit(three, title=LONG[:200], priority=100)
     spawn(claim(three), three, 3)
-    of_task = f"/tasks/{task.id}/"
+    of_task, of_file = f"/tasks/{task.id}/", f"/artifacts/{saved.id}/"
     return [
         "/", "/?range=7d", "/stalled/", "/stalled/?kind=lost", "/workers/", "/workflows/",
         "/workflows/three/", "/workflows/modernise/", "/legend/", "/tasks/", "/audit/",
@@ -127,6 +128,7 @@ def pages(three: Workflow) -> list[str]:
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
         f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
         f"/tasks/{dead.id}/effect/", f"/tasks/{dead.id}/compensate/",
+        f"{of_file}view/", f"{of_file}changes/",
         "/approvals/", f"/approvals/{asked.id}/", f"/approvals/{limit.id}/", "/since/",
         "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/",
