@@ -128,9 +128,8 @@ def pages(three: Workflow) -> list[str]:
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
         f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
         f"/tasks/{dead.id}/effect/", f"/tasks/{dead.id}/compensate/",
-        f"{of_file}view/", f"{of_file}changes/",
-        "/approvals/", f"/approvals/{asked.id}/", f"/approvals/{limit.id}/", "/since/",
-        "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
+        f"{of_file}view/", f"{of_file}changes/", "/approvals/", f"/approvals/{asked.id}/",
+        f"/approvals/{limit.id}/", "/since/", "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/",
         f"/tasks/?status=dead&lane=default&tag=nightly&stalled=yes&q={LONG}", "/nowhere/",
     ]  # fmt: skip
