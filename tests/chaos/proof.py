@@ -28,14 +28,15 @@ LONG_FORMS = {"hypothesis": ("tests/ledger/test_machine.py", 20),
               "agents": ("tests/agents/test_crash.py", 15),
               "moving": ("tests/workspaces/test_moving.py", 20),
               "long-forms": (
-                  "tests/crash/test_site_claims.py tests/crash/test_site_locks.py "
+                  "tests/crash/test_site_claims.py tests/crash/test_site_instants.py "
+                  "tests/crash/test_site_locks.py "
                   "tests/crash/test_site_pool.py tests/crash/test_site_stalls.py "
                   "tests/crash/test_site_starts.py tests/ledger/test_cancels.py "
                   "tests/ledger/test_herds.py tests/ledger/test_overdue.py "
                   "tests/ledger/test_races_answers.py "
                   "tests/dashboard/test_races_doors.py "
                   "tests/outages/test_postgresql.py tests/poison/test_much.py "
-                  "tests/upgrades/test_old_code.py", 40)}  # fmt: skip
+                  "tests/upgrades/test_old_code.py", 60)}  # fmt: skip
 """Tests whose long form is a part, and its minutes on both databases."""
 
 
