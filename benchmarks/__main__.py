@@ -22,6 +22,9 @@ LATENCY_ROUNDS = 3
 """Rounds of W2: each takes 8 s whatever is measured, and its medians hardly move."""
 ANSWER_ROUNDS = 2
 """Rounds of W3: half a minute each."""
+TREE_ROUNDS = 2
+"""Runs of W4, each of seven checkpoints."""
+OURS = {"benchmarks.product", "benchmarks.checkpoint"}
 
 
 class Bench:
@@ -41,7 +44,7 @@ class Bench:
             self.databases.append(SQLite(self.folder, stack))
 
     def run_rounds(self) -> None:
-        """Each database by itself: W1 between two references each time, then W2, then W3."""
+        """Each database by itself: W1 between two references each time, then W2, W3, W4."""
         o = self.options
         for database in self.databases:
             say(f"{database.name}: W1, {o.rounds} rounds")
@@ -58,6 +61,12 @@ class Bench:
             say(f"{database.name}: W3, {min(o.rounds, ANSWER_ROUNDS)} rounds")
             for _ in range(min(o.rounds, ANSWER_ROUNDS)):
                 self.keep_quantiles(database, "w3 ours", "benchmarks.product", "w3", o.answers)
+
+            say(f"{database.name}: W4, {min(o.rounds, TREE_ROUNDS)} rounds")
+            for _ in range(min(o.rounds, TREE_ROUNDS)):
+                tree = f"--distribution={o.tree}"
+                for name, value in self.run(database, "benchmarks.checkpoint", tree).items():
+                    self.measured[database.name, f"w4 {name}"].append(value)
 
     def run_reference(self, database: PostgreSQL | SQLite) -> float:
         """W1 by the raw loop: steps per second."""
@@ -96,11 +105,11 @@ class Bench:
 
     def run(self, database: PostgreSQL | SQLite, module: str, *arguments: str) -> Any:
         """One run in a fresh database: what it printed last. Raises RuntimeError."""
-        url = database.renew(migrated=module == "benchmarks.product")
+        url = database.renew(migrated=module in OURS)
         (self.folder / "stamps").unlink(missing_ok=True)
         if isinstance(database, PostgreSQL):
             self.before = database.count_commits()
-        given = [] if module == "benchmarks.product" else ["--url", url]
+        given = [] if module in OURS else ["--url", url]
         ended = subprocess.run(
             [sys.executable, "-m", module, *arguments, *given],
             cwd=ROOT, env=read_environment(url, self.folder), capture_output=True, text=True,
@@ -123,6 +132,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10, choices=[3, 10])
     parser.add_argument("--latencies", type=int, default=100, help="submissions of W2")
     parser.add_argument("--answers", type=int, default=200, help="answers of W3")
+    parser.add_argument("--tree", default="Django", help="distribution of W4")
     parser.add_argument("--database", choices=["postgresql", "sqlite"], help="only this one")
     parser.add_argument("--report", type=Path, help="write the table into this page too")
     return parser.parse_args()

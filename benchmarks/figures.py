@@ -41,6 +41,8 @@ TARGETS = {
     ("sqlite", "w1 ratio"): Target(0.5, at_least=True),
     ("postgresql", "w2 ours p50"): Target(10.0, at_least=False),
     ("postgresql", "w3 ours p99"): Target(250.0, at_least=False),
+    ("postgresql", "w4 ratio"): Target(3.0, at_least=False),
+    ("sqlite", "w4 ratio"): Target(3.0, at_least=False),
 }
 
 ROWS = [
@@ -56,6 +58,10 @@ ROWS = [
     ("w2 ours p99", "Longwatch: p99", "{:.1f}"),
     ("w3 ours p50", "Longwatch: ms from an answer by API to the next unit, p50", "{:.1f}"),
     ("w3 ours p99", "**Longwatch: ms from an answer by API to the next unit, p99**", "{:.1f}"),
+    ("w4 hash", "hashing a large tree: ms", "{:.0f}"),
+    ("w4 open", "Longwatch: ms until the next unit has it as its workspace", "{:.0f}"),
+    ("w4 checkpoint", "Longwatch: ms of its checkpoint, ten files changed", "{:.0f}"),
+    ("w4 ratio", "**Longwatch: that checkpoint / hashing**", "{:.2f}"),
 ]
 
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from ledger import blobs
 from ledger.filerules import PLAIN, Workspace
-from ledger.workspaces.scanning import scan_item, walk_tree
+from ledger.workspaces.scanning import is_locked, scan_item, walk_tree
 from ledger.workspaces.trees import Entry, Tree, WorkspaceRefused
 
 type Opener = Callable[[str], BinaryIO]
@@ -48,10 +48,10 @@ def restore_tree(
 def write_tree(
     tree: Tree, root: Path, here: set[str], open_file: Opener, tick: Callable[[], None]
 ) -> None:
-    """Write every entry but the files and links of `here`. Raises WorkspaceRefused for two names
+    """Write every entry but those of `here`. Raises WorkspaceRefused for two names
     that are one to this file system."""
     top = os.fspath(root)
-    folders = [path for path, entry in tree.items() if entry.kind == "dir"]
+    folders = [path for path, entry in tree.items() if entry.kind == "dir" and path not in here]
     for path in folders:
         with contextlib.suppress(FileExistsError):
             os.mkdir(f"{top}/{path}", 0o700)
@@ -78,7 +78,7 @@ def _write_file(path: str, mode: int, content: BinaryIO) -> None:
 
 
 def _remove_strangers(tree: Tree, root: Path, rules: Workspace) -> set[str]:
-    """Remove what is not in `tree` or differs; the paths of files and links that are right."""
+    """Remove what is not in `tree` or differs; the paths of what is right."""
     right: set[str] = set()
     top = os.fspath(root)
 
@@ -90,6 +90,8 @@ def _remove_strangers(tree: Tree, root: Path, rules: Workspace) -> set[str]:
         facts = item.stat(follow_symlinks=False)
         is_folder = stat.S_ISDIR(facts.st_mode)
         if is_folder and entry is not None and entry.kind == "dir":
+            if stat.S_IMODE(facts.st_mode) == entry.mode and not is_locked(item):
+                right.add(path)
             continue
         if is_folder:
             remove_tree(Path(item.path))

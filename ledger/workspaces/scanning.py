@@ -44,8 +44,8 @@ def scan_tree(root: str | os.PathLike[str], rules: Workspace = PLAIN) -> Tree:
 def walk_tree(root: str, skip: Skip | None = None, unlock: bool = False) -> Iterator[Item]:
     """What lies below `root`, sorted, parents first; a link to a folder is not entered.
 
-    With `unlock`, folders that can't be read or changed are made so on the way. The one who asks
-    may remove what it is given. Raises WorkspaceRefused for a folder that can't be listed.
+    With `unlock`, folders that can't be read or changed are made so on the way, and the one who
+    asks may remove what it is given. Raises WorkspaceRefused for a folder that can't be listed.
     """
     todo = _list_folder(root, "")
     while todo:
@@ -53,11 +53,16 @@ def walk_tree(root: str, skip: Skip | None = None, unlock: bool = False) -> Iter
         is_folder = item.is_dir(follow_symlinks=False)
         if skip is not None and skip(path, is_folder):
             continue
-        if unlock and is_folder:
+        if unlock and is_folder and is_locked(item):
             os.chmod(item.path, 0o700)
         yield path, item
-        if is_folder and os.path.lexists(item.path):
+        if is_folder and (not unlock or os.path.lexists(item.path)):
             todo += _list_folder(item.path, f"{path}/")
+
+
+def is_locked(item: os.DirEntry[str]) -> bool:
+    """Whether its owner could not list or change the folder, when it was first looked at."""
+    return item.stat(follow_symlinks=False).st_mode & stat.S_IRWXU != stat.S_IRWXU
 
 
 def _list_folder(folder: str, prefix: str) -> list[Item]:
