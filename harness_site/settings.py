@@ -35,7 +35,7 @@ LONGWATCH_WORKFLOWS = env.read_names("LONGWATCH_WORKFLOWS")
 LONGWATCH_ARTIFACTS = os.environ.get("LONGWATCH_ARTIFACTS") or str(VAR / "artifacts")
 LONGWATCH_VAR = str(VAR)
 LONGWATCH_CHECKS = env.read_table("LONGWATCH_CHECKS")
-LONGWATCH_PRICES = os.environ.get("LONGWATCH_PRICES", "")
+LONGWATCH_PRICES = env.read_table("LONGWATCH_PRICES")
 LONGWATCH_ALERT_NETWORKS = env.read_names("LONGWATCH_ALERT_NETWORKS")
 
 # --- Database -----------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """What a request to a model costs: by the provider, by the site's own prices, or by genai-prices.
 
-`LONGWATCH_PRICES` is JSON, or `@FILE` with it: `{"MODEL": {"input": "0.15", "output": "0.60"}}`, in
-money per million tokens, with `cache_read` and `cache_write` where they differ. A model's own name
-or `provider:name` finds its line.
+The setting `LONGWATCH_PRICES` is `{"MODEL": {"input": "0.15", "output": "0.60"}}`, in money per
+million tokens, with `cache_read` and `cache_write` where they differ. A model's own name or
+`provider:name` finds its line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from decimal import ROUND_UP, Decimal
-from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -55,10 +54,8 @@ def read_prices() -> dict[str, Rate]:
     """The site's own prices. Raises ImproperlyConfigured naming what is wrong."""
     given = getattr(settings, "LONGWATCH_PRICES", None) or {}
     try:
-        if isinstance(given, str):
-            given = json.loads(Path(given[1:]).read_text() if given.startswith("@") else given)
         return {name: _read_rate(name, line) for name, line in given.items()}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise ImproperlyConfigured(f"LONGWATCH_PRICES: {error}") from None
 
 
@@ -104,9 +101,9 @@ def price_tokens(model: Model, tokens: tuple[int, int], unpriced: str) -> Decima
         return Decimal(0)
     raise Fail(
         "unknown_price",
-        f"Nobody knows what {names[0]} costs, so its limit of money could not hold. Set "
-        f'LONGWATCH_PRICES=\'{{"{model.model_name}": {{"input": "…", "output": "…"}}}}\' (per '
-        'million tokens), or let agent_step(unpriced="count") count tokens only.',
+        f"Nobody knows what {names[0]} costs, so its limit of money could not hold. Give "
+        f'LONGWATCH_PRICES a line ["{model.model_name}"] with input and output per million tokens, '
+        'or let agent_step(unpriced="count") count tokens only.',
     )
 
 

@@ -25,6 +25,7 @@ from ledger.agents.history import (
     read_records,
     tell_last_turn,
 )
+from ledger.agents.prices import read_prices
 from ledger.agents.questions import make_question, read_answers
 from ledger.agents.recording import Recorder, Waiting
 from ledger.agents.rules import Given, Policy
@@ -70,6 +71,7 @@ def agent_step(
         bounds.check_count(session_turns, "agent_step(session_turns=)")
     if unpriced not in {"fail", "count"}:
         raise ValueError(f"agent_step(unpriced=): {unpriced!r} is neither fail nor count")
+    read_prices()  # a wrong line shows here, where workflows are loaded, and not in a unit
     player = _Player(
         agent, goal, Policy(tools or {}), deps, session_turns or 0, handoff_tokens, output_tokens,
         patience, unpriced,

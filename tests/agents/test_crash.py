@@ -56,7 +56,8 @@ class Provider:
         calls = [("write_down", {"n": last + 1})] if last + 1 < TURNS else []
         strike = self.strike if deadly else None
         early, late = (strike, None) if kind else (None, strike)
-        return Reply("" if calls else "counted", calls=calls, before=early, after=late)
+        text = "" if calls else "counted"
+        return Reply(text, calls=calls, before=early, after=late, slow=0.01 if PROOF else 0)
 
     def strike(self, call: Call) -> None:
         """End the worker that asks."""

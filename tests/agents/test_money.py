@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
+from ledger.agents import agent_step
 from ledger.conf import format_money
 from ledger.models import Event, Reservation, Spend, StepOutput, Task
 from ledger.testing import run
-from ledger.workflows import Limits
+from ledger.workflows import Limits, Workflow
 from tests.agents.kit import make_agent, make_flow
 from tests.agents.model_server import Fault, ModelServer, Reply, count_answers
 
@@ -106,7 +108,7 @@ def test_a_model_that_nobody_has_a_price_for_is_refused_before_it_is_asked(setti
         counted = run(make_flow(make_agent(server, add, model="our-own-7b"), unpriced="count"))
         assert counted.task["used"]["tokens_in"] == 100
         assert counted.task["used"]["cost"] == "0.00"
-        settings.LONGWATCH_PRICES = '{"our-own-7b": {"input": "10", "output": "20.5"}}'
+        settings.LONGWATCH_PRICES = {"our-own-7b": {"input": "10", "output": "20.5"}}
         priced = run(make_flow(make_agent(server, add, model="our-own-7b")))
         assert priced.task["used"]["cost"] == format_money(1_410_000)
 
@@ -117,6 +119,19 @@ def test_own_prices_go_before_all_others_and_a_wrong_line_says_what_is_wrong(
     settings.LONGWATCH_PRICES = {"openai:gpt-4o-mini": {"input": "1000", "output": "0"}}
     with ModelServer(count_to(0)) as server:
         assert run(make_flow(make_agent(server, add))).task["used"]["cost"] == "0.10"
-        settings.LONGWATCH_PRICES = {"gpt-4o-mini": {"input": "1"}}
-        wrong = run(make_flow(make_agent(server, add)))
-    assert "takes input and output" in str(wrong.events)
+        for wrong in ({"input": "1"}, {"input": 0.1, "output": "1"}, "1"):
+            settings.LONGWATCH_PRICES = {"gpt-4o-mini": wrong}
+            with pytest.raises(ImproperlyConfigured, match="LONGWATCH_PRICES: "):
+                make_flow(make_agent(server, add))
+
+
+def test_slow_tokens_end_at_the_units_deadline_and_what_they_cost_goes_on_counting() -> None:
+    speeds = iter([0.2])
+    with ModelServer(lambda body: Reply("done", slow=next(speeds, 0.001))) as server:
+        flow = Workflow("slow")
+        flow.step(agent_step(make_agent(server), goal="Wait."), name="look", timeout=1.0)
+        ended = run(flow)
+        assert len(server.calls) == 2
+    assert (ended.status, ended.kinds.count("attempt_failed")) == ("completed", 1)
+    assert "UnitTimeout" in str(ended.events)
+    assert list_reserved() == ["open", "settled"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from ledger.testing import LOST, run
 from ledger.workflows import Repair
 from tests.agents.kit import make_agent, make_flow, read_transcript, tell_parts
 from tests.agents.model_server import ModelServer, Reply, count_answers, read_results
+from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
 
@@ -219,6 +222,19 @@ def test_what_the_model_said_is_no_effect_outside_and_not_in_the_handoff() -> No
     told = Handoff.objects.latest("at").text
     assert "tool.add.req-1-0" in told
     assert "agent.model" not in told
+
+
+def test_without_the_extra_the_import_says_what_to_install_and_the_product_runs() -> None:
+    code = (
+        "import sys; sys.modules['pydantic_ai'] = None\n"
+        "import django; django.setup()\n"
+        "from ledger.agents import agent_step"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: ledger.agents")
+    assert "pip install longwatch[agents]" in last
 
 
 def test_a_step_apart_is_refused_with_the_reason() -> None:
