@@ -1,4 +1,4 @@
-"""A payment service on loopback that counts its charges, and kills who asks for them."""
+"""A payment service on loopback that counts charges and refunds, and kills who asks for them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ BEFORE, AFTER, ANSWERED = "before", "after", "answered"
 
 
 class Bank(ThreadingHTTPServer):
-    """POST /charges under an Idempotency-Key, GET /charges/KEY; it takes the same key twice.
+    """POST /charges or /refunds under an Idempotency-Key, GET /charges/KEY or /refunds/KEY; it
+    takes the same key twice.
 
-    Every second payer is killed, up to `kills`: before the charge is made, after it, or up to 10 ms
-    after the answer, while the result is being stored.
+    Every second caller is killed, up to `charges` and `refunds` of them: before the deed, after it,
+    or up to 10 ms after the answer, while the result is being stored.
     """
 
     daemon_threads = True
 
-    def __init__(self, kills: int, seed: int) -> None:
+    def __init__(self, seed: int, *, charges: int, refunds: int) -> None:
         super().__init__(("127.0.0.1", 0), _Teller)
         self.rng = random.Random(seed)
         self.lock = threading.Lock()
-        self.left = kills
-        self.killed: Counter[str] = Counter()
-        self.charges: list[str] = []
+        self.left = {"charges": charges, "refunds": refunds}
+        self.killed: Counter[tuple[str, str]] = Counter()
+        self.books: dict[str, list[str]] = {"charges": [], "refunds": []}
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def __enter__(self) -> Bank:
@@ -43,19 +44,19 @@ class Bank(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
-    def choose_moment(self) -> str:
-        """When this payer is killed; empty if it lives."""
+    def choose_moment(self, book: str) -> str:
+        """When this caller is killed; empty if it lives."""
         with self.lock:
-            if not self.left or self.rng.random() < 0.5:
+            if not self.left[book] or self.rng.random() < 0.5:
                 return ""
-            self.left -= 1
-            return self.rng.choice((BEFORE, AFTER, ANSWERED))
+            self.left[book] -= 1
+            return (BEFORE, AFTER, ANSWERED)[self.left[book] % 3]
 
-    def kill(self, pid: int, moment: str) -> None:
-        """End the payer."""
+    def kill(self, pid: int, book: str, moment: str) -> None:
+        """End the caller."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-            self.killed[moment] += 1
+            self.killed[book, moment] += 1
 
 
 class _Teller(BaseHTTPRequestHandler):
@@ -63,23 +64,25 @@ class _Teller(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         pid = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["pid"]
-        moment = self.server.choose_moment()
+        book = self.path.removeprefix("/")
+        moment = self.server.choose_moment(book)
         if moment == BEFORE:
-            return self.server.kill(pid, moment)
+            return self.server.kill(pid, book, moment)
         with self.server.lock:
-            self.server.charges.append(self.headers["Idempotency-Key"])
-            number = len(self.server.charges)
+            self.server.books[book].append(self.headers["Idempotency-Key"])
+            number = len(self.server.books[book])
         if moment == AFTER:
-            return self.server.kill(pid, moment)
+            return self.server.kill(pid, book, moment)
         self.answer(200, {"number": number})
         if moment:
             time.sleep(self.server.rng.random() * 0.01)
-            self.server.kill(pid, moment)
+            self.server.kill(pid, book, moment)
 
     def do_GET(self) -> None:
-        key = unquote(self.path.removeprefix("/charges/"))
+        _, name, key = self.path.split("/", 2)
+        book = self.server.books[name]
         with self.server.lock:
-            found = self.server.charges.index(key) + 1 if key in self.server.charges else 0
+            found = book.index(unquote(key)) + 1 if unquote(key) in book else 0
         self.answer(200 if found else 404, {"number": found})
 
     def answer(self, status: int, body: Any) -> None:

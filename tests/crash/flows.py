@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from ledger.workflows import Again, Child, Spawn, WaitFor, Workflow, post_json
+from ledger.workflows import Again, Child, Fail, Spawn, WaitFor, Workflow, post_json
 
 
 class Pace(BaseModel):
@@ -128,33 +128,62 @@ def tell(ctx: Any) -> Any:
 
 
 class Bill(Pace):
-    """Where `pay` pays, and whether it asks there what came of a payment."""
+    """Where `pay` pays, whether it asks there what came of a payment, and whether all is undone."""
 
     bank: str
     verify: bool
+    fails: bool = False
 
 
 paying = Workflow("paying", input=Bill)
 
 
+def look_up(bank: str, book: str, key: str) -> Any:
+    """What the bank knows of a charge or a refund; None for nothing."""
+    try:
+        with urllib.request.urlopen(f"{bank}/{book}/{quote(key)}") as answer:
+            return json.load(answer)
+    except HTTPError as error:
+        if error.code == 404:
+            return None
+        raise
+
+
+def refund_blindly(ctx: Any, effect: Any) -> Any:
+    """Gives back what was charged."""
+    if look_up(ctx.input.bank, "charges", effect.key) is None:
+        return {"number": 0}
+    return post_json(f"{ctx.input.bank}/refunds", {"pid": os.getpid()}, key=effect.undo_key)
+
+
+paying.compensation(refund_blindly)
+
+
+@paying.compensation(name="refund", verify=lambda ctx, effect: look_up(
+    ctx.input.bank, "refunds", effect.undo_key))  # fmt: skip
+def refund(ctx: Any, effect: Any) -> Any:
+    """The same, and asks the bank first where an attempt was lost."""
+    return refund_blindly(ctx, effect)
+
+
 @paying.step(name="pay")
 def pay_the_bank(ctx: Any) -> Any:
     """One charge in each of `turns` units."""
+    verify = ctx.input.verify
 
     def charge(key: str) -> Any:
         return post_json(f"{ctx.input.bank}/charges", {"pid": os.getpid()}, key=key)
 
     def find(key: str) -> Any:
-        try:
-            with urllib.request.urlopen(f"{ctx.input.bank}/charges/{quote(key)}") as answer:
-                return json.load(answer)
-        except HTTPError as error:
-            if error.code == 404:
-                return None
-            raise
+        return look_up(ctx.input.bank, "charges", key)
 
-    told = ctx.once("charge", charge, verify=find if ctx.input.verify else None)
-    return Again(told) if ctx.turn + 1 < ctx.input.turns else told
+    told = ctx.once("charge", charge, verify=find if verify else None,
+                    compensate=refund if verify else "refund_blindly")  # fmt: skip
+    if ctx.turn + 1 < ctx.input.turns:
+        return Again(told)
+    if ctx.input.fails:
+        raise Fail("no_use", "the goods are sold out")
+    return told
 
 
 blabbing = Workflow("blabbing", input=Pace)
