@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from ledger import states
-from ledger.errors import EffectConflict, LeaseLost
-from ledger.models import Effect
+from ledger.errors import AlreadySettled, EffectConflict, LeaseLost
+from ledger.models import Effect, Task
 from ledger.sql import Claimed
-from ledger.transitions import effects, endings, holder
+from ledger.transitions import effects, endings, holder, operators
 from tests.factories import attempt
+from tests.ledger.machine_people import PERSON
 from tests.ledger.replay import Record
 
 UNDOES = {states.QUEUED, states.RUNNING, states.SCHEDULED, states.PAUSED, states.DEAD}
@@ -47,6 +48,8 @@ class Effects:
         possible: list[Callable[[], None]] = []
         if any(self.is_live(held) for held in self.leases):
             possible += [self.act_outside] * 5
+        if self.list_owing():
+            possible += [self.end_owing] * 8
         if self.leases:
             possible += [self.tell_late]
         if any(self.is_live(held) for held in self.undoing):
@@ -55,13 +58,32 @@ class Effects:
             possible += [self.undo_last]
         return possible
 
+    def list_owing(self) -> list[Any]:
+        """The tasks that would have something to undo first, if they were to end now."""
+        return sorted(
+            key
+            for key, record in self.known.items()
+            if record.task.ending is None and record.task.status not in states.FINAL
+            and any(e.compensation and e.status in {"done", "intent"} for e in record.effects)
+        )  # fmt: skip
+
+    def end_owing(self) -> None:
+        """A person ends one of them, or its holder does."""
+        key = self.choose(self.list_owing())
+        held = next((one for one in self.leases if one.task_id == key and self.is_live(one)), None)
+        if held is not None:
+            return self.settle(held, True, lambda: holder.fail_task(held, attempt()))
+        operators.cancel_task(key, actor=PERSON)
+        assert Task.objects.get(pk=key).status in {states.QUEUED, states.RUNNING}
+        return None
+
     def act_outside(self) -> None:
         """Begun by a holder alone, and mostly done."""
         held, live = self.choose_lease()
         name, undo = self.choose("one", "two"), self.choose("refund", "refund", "")
         try:
             begun = effects.begin_effect(held, name, None, undo)
-        except LeaseLost:
+        except (LeaseLost, AlreadySettled):
             assert not live
             return
         except EffectConflict:
@@ -106,7 +128,7 @@ class Effects:
         effect = endings.list_open(held.task_id).first()
         if effect is not None:
             if not live:
-                with pytest.raises(LeaseLost):
+                with pytest.raises((LeaseLost, AlreadySettled)):
                     effects.begin_undo(held, effect.pk)
             else:
                 effects.begin_undo(held, effect.pk)

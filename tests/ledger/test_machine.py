@@ -113,6 +113,8 @@ class Ledger(Money, Effects, People, RuleBasedStateMachine):
             possible += [self.await_signal] * 2 + [self.spawn] * (len(tasks) < 9)
         if any(task.status == states.QUEUED for task in tasks):
             possible += [self.claim] * 6
+        if any(task.status_reason == states.COMPENSATING for task in tasks):
+            possible += [self.claim] * 8
         if any(task.status == states.WAITING for task in tasks):
             possible += [self.jump, self.sweep, self.operate, self.signal, self.signal]
         if any(record.approvals for record in self.known.values()):
