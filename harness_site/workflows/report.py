@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ledger.context import Context
-from ledger.workflows import Repair, Workflow
+from ledger.evaluators import Finding, Predicate
+from ledger.workflows import Workflow
 
 SECTIONS = ("Summary", "Sources")
 
@@ -36,18 +37,19 @@ report = Workflow(
 @report.step
 def draft(ctx: Context) -> dict[str, Any]:
     """Write a summary, and each section that the last check missed."""
-    missing = (ctx.feedback or {}).get("missing", [])
+    missing = [one["where"] for one in (ctx.feedback or {}).get("findings", [])]
     sections = ["Summary", *(name for name in missing if name in SECTIONS)]
     return {"draft": "\n\n".join(_write_section(name, ctx.input) for name in sections)}
 
 
-@report.step
-def verify(ctx: Context) -> Repair | dict[str, Any]:
+def find_missing(output: dict[str, Any]) -> list[Finding]:
     """Every section must be there; what is missing goes back to the draft."""
-    headings = ctx.progress["draft"].splitlines()
-    if missing := [name for name in SECTIONS if f"## {name}" not in headings]:
-        return Repair(to="draft", feedback={"missing": missing})
-    return {"verified": True}
+    headings = output["draft"].splitlines()
+    missing = [name for name in SECTIONS if f"## {name}" not in headings]
+    return [Finding("The section is missing.", where=name) for name in missing]
+
+
+report.evaluate("verify", [Predicate(find_missing)], of="draft")
 
 
 @report.step

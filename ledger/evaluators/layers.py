@@ -221,6 +221,8 @@ class Command:
         known = {name: ctx.secret(name) for name in check.secrets}
         root = ctx.workspace
         ended = commands.run_check(check, root, secrets=known, tick=ctx.check)
+        if not check.network and "network" not in ended.held:
+            ctx.log.warning("this machine does not cut the command off from the network")
         output = commands.read_output(ended, secrets.mask_text)
         write_output(f"{output}\n".encode())
         if ended.timed_out:

@@ -17,7 +17,8 @@ def test_the_draft_is_repaired_once_and_kept() -> None:
     steps = [name for name, _ in ended.units]
     assert steps == ["draft", "verify", "draft", "verify", "finalize"]
     repaired = [event["data"] for event in ended.events if event["kind"] == "repaired"]
-    assert [data["feedback"] for data in repaired] == [{"missing": ["Sources"]}]
+    (found,) = (one for data in repaired for one in data["feedback"]["findings"])
+    assert (found["evaluator"], found["where"]) == ("find_missing", "Sources")
     assert ended.task["repairs"]["count"] == 1
     text = ended.read_artifact("report.md").decode()
     assert text == (

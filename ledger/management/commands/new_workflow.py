@@ -17,7 +17,8 @@ WORKFLOW = '''"""The workflow {name}."""
 
 from pydantic import BaseModel
 
-from ledger.workflows import Repair, Workflow
+from ledger.evaluators import Predicate
+from ledger.workflows import Workflow
 
 
 class Input(BaseModel):
@@ -35,12 +36,12 @@ def draft(ctx):
     return {{"draft": f"About {{ctx.input.subject}}."}}
 
 
-@workflow.step
-def verify(ctx):
-    """Sends the work back with what is wrong, at most max_repairs times."""
-    if not ctx.progress["draft"].endswith("."):
-        return Repair(to="draft", feedback=["The last sentence has no end."])
-    return {{"verified": True}}
+def has_end(output):
+    """What it finds is ctx.feedback of the next draft, at most max_repairs times."""
+    return None if output["draft"].endswith(".") else "The last sentence has no end."
+
+
+workflow.evaluate("verify", [Predicate(has_end)], of="draft")
 
 
 @workflow.step
