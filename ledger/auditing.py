@@ -38,7 +38,12 @@ OWN = frozenset({"before", "after", "reason", "error", "log_tail"})
 """Of an event's data, what has a place of its own in an entry, or is none of the action's."""
 
 
-def write_entry(
+def write_entry(actor: Actor | str, action: str, target: str, **what: Any) -> None:
+    """Put one entry on record, in the caller's transaction; `what` as of `make_entry`."""
+    AuditEntry.objects.bulk_create([make_entry(actor, action, target, **what)])
+
+
+def make_entry(
     actor: Actor | str,
     action: str,
     target: str,
@@ -50,30 +55,13 @@ def write_entry(
     after: Any = None,
     allowed: bool = True,
     address: str = "",
-) -> None:
-    """Put one entry on record, in the caller's transaction; address and id are the call's."""
-    row = make_entry(actor, action, target, at, task, reason, before, after, allowed)
-    row.address = address[:64] or row.address
-    AuditEntry.objects.bulk_create([row])
-
-
-def make_entry(
-    actor: Actor | str,
-    action: str,
-    target: str,
-    at: dt.datetime | None = None,
-    task: UUID | None = None,
-    reason: str = "",
-    before: Any = None,
-    after: Any = None,
-    allowed: bool = True,
 ) -> AuditEntry:
-    """The row, not stored yet."""
+    """The row, not stored yet; request and, unless given, address are the call's."""
     call = read_call()
     return AuditEntry(
         at=at or clock.now(), actor=str(actor)[:200], action=action[:60], target=target[:200],
         task=task, reason=reason, before=before, after=after, allowed=allowed,
-        address=call.address[:64], request_id=call.request_id,
+        address=(address or call.address)[:64], request_id=call.request_id,
     )  # fmt: skip
 
 
@@ -84,7 +72,7 @@ def audit_submissions(tasks: Sequence[Task], actor: Actor) -> None:
         AuditEntry.objects.bulk_create(
             [
                 make_entry(
-                    actor, "submitted", f"task:{task.pk}", task.created_at, task.pk,
+                    actor, "submitted", f"task:{task.pk}", at=task.created_at, task=task.pk,
                     after={name: getattr(task, name) for name in names},
                 )
                 for task in tasks
@@ -144,10 +132,11 @@ class Watch:
         told = {name: value for name, value in data.items() if name not in OWN}
         approval = data.get("approval")
         return make_entry(
-            actor, kind, f"approval:{approval}" if approval else f"task:{self.task.pk}", self.now,
-            self.task.pk, data.get("reason") or data.get("comment") or "",
-            shorten_values(before | (data.get("before") or {})),
-            shorten_values(after | told | (data.get("after") or {})),
+            actor, kind, f"approval:{approval}" if approval else f"task:{self.task.pk}",
+            at=self.now, task=self.task.pk,
+            reason=data.get("reason") or data.get("comment") or "",
+            before=shorten_values(before | (data.get("before") or {})),
+            after=shorten_values(after | told | (data.get("after") or {})),
         )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ _SHARED = (
 )  # fmt: skip
 _LARGEST = 2**53
 """Counts stay exact in every JSON reader, browsers included."""
+_MOST = 2**63 - 1
+"""Of a sum."""
 
 
 class Used(Protocol):
@@ -185,9 +187,17 @@ def lock_line(task_id: UUID) -> list[Task]:
 
 
 def change_sums(line: list[Task], **changes: int) -> None:
-    """Add to `used_*` and `reserved_*` of every locked task of the line, in row and object."""
+    """Add to `used_*` and `reserved_*` of every locked task of the line, in row and object.
+
+    Raises ValueError for a sum that no column holds: PostgreSQL would fail, SQLite round it.
+    """
     changes = {name: change for name, change in changes.items() if change}
     for task in line:
+        for name, change in changes.items():
+            if getattr(task, name) + change > _MOST:
+                what = name.partition("_")[2]
+                most = conf.format_money(_MOST) if what == "cost" else _MOST
+                raise ValueError(f"{what}: task {task.pk} would come to more than {most} in all")
         # No revision: what a person decides on is not changed by it.
         Task.objects.filter(pk=task.pk).update(
             beat=F("beat") + 1, **{name: F(name) + change for name, change in changes.items()}

@@ -23,6 +23,8 @@ def choose_rings(item: pytest.Item) -> set[str]:
     """The rings that a test belongs to; without a mark it is `sqlite` alone."""
     if item.get_closest_marker("browser"):
         return {"browser"}
+    if item.get_closest_marker("sqlite"):
+        return {"sqlite"}
     if item.get_closest_marker("postgresql"):
         return {"postgresql"}
     if item.get_closest_marker("both_databases"):

@@ -53,6 +53,14 @@ class SafeParser(Parser):
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """A JSON object from untrusted bytes. Raises UnparsableInput or PayloadTooLarge."""
+    value = parse_value(body)
+    if not isinstance(value, dict):
+        raise UnparsableInput(WHOLE, "takes a JSON object.")
+    return value
+
+
+def parse_value(body: bytes) -> Any:
+    """Any JSON value from untrusted bytes. Raises UnparsableInput or PayloadTooLarge."""
     if len(body) > MAX_BODY:
         raise PayloadTooLarge(
             WHOLE,
@@ -67,8 +75,6 @@ def parse_object(body: bytes) -> dict[str, Any]:
         value = json.loads(text, object_pairs_hook=_make_object)
     except (ValueError, RecursionError) as error:
         raise UnparsableInput(WHOLE, f"is not JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise UnparsableInput(WHOLE, "takes a JSON object.")
     _check_storable(value, WHOLE)
     return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, InterfaceError
 
 from ledger import states
-from ledger.api.parsing import parse_object
+from ledger.api.parsing import parse_object, parse_value
 from ledger.canonical import clean_text
 from ledger.errors import InvalidInput, LedgerError
 from ledger.events import Actor
@@ -71,6 +72,15 @@ def read_object(text: str, option: str) -> dict[str, Any]:
 
     Raises InvalidInput naming the option.
     """
+    return dict(_read_json(text, option, parse_object))
+
+
+def read_value(text: str, option: str) -> Any:
+    """The same of any JSON value."""
+    return _read_json(text, option, parse_value)
+
+
+def _read_json(text: str, option: str, parse: Callable[[bytes], Any]) -> Any:
     if text.startswith("@"):
         try:
             raw = sys.stdin.buffer.read() if text == "@-" else Path(text[1:]).read_bytes()
@@ -79,7 +89,7 @@ def read_object(text: str, option: str) -> dict[str, Any]:
     else:
         raw = text.encode("utf-8", "surrogateescape")
     try:
-        return parse_object(raw)
+        return parse(raw)
     except InvalidInput as error:
         where = option if error.field == "body" else f"{option} {error.field}"
         raise InvalidInput(where, error.reason) from None

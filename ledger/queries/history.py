@@ -10,9 +10,11 @@ from ledger.conf import format_money
 from ledger.models import Event, Spend, StepOutput
 from ledger.queries.handoffs import read_told
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, read_seq
-from ledger.queries.seen import hide_data, hide_text, hide_value
+from ledger.queries.seen import hide_data, hide_text, hide_value, see_children
 
 CHECKPOINT = "checkpoint"
+CHILD = "child:"
+"""How the key of an amount begins that a child spent; its id comes next."""
 
 
 def list_outputs(
@@ -47,14 +49,19 @@ def list_spend(
 ) -> Page[dict[str, Any]]:
     """The single amounts that a task's attempts spent, in order."""
     size = clamp_limit(limit)
-    rows = Spend.objects.filter(task=task_id, pk__gt=read_seq(cursor)).order_by("pk")
-    return _cut_page([_show_spend(row) for row in rows[: size + 1]], size)
+    rows = list(
+        Spend.objects.filter(task=task_id, pk__gt=read_seq(cursor)).order_by("pk")[: size + 1]
+    )
+    seen = see_children(row.key.split(":")[1] for row in rows if row.key.startswith(CHILD))
+    return _cut_page([_show_spend(row, seen) for row in rows], size)
 
 
-def _show_spend(row: Spend) -> dict[str, Any]:
+def _show_spend(row: Spend, seen: set[str]) -> dict[str, Any]:
     names = "at key step turn fence tokens_in tokens_out note stale".split()
     shown = {name: getattr(row, name) for name in names}
     shown["note"] = hide_text(shown["note"])
+    if row.key.startswith(CHILD) and row.key.split(":")[1] not in seen:
+        shown["note"] = "child task"  # its title is of a lane that the caller does not see
     return {"seq": row.pk, **shown, "cost": format_money(row.cost)}
 
 

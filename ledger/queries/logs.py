@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from ledger import blobs, states
 from ledger.errors import InvalidInput, LedgerError, NotFound, TaskNotFound
 from ledger.models import Artifact, Event, LiveLog, StepOutput, Task
-from ledger.queries.seen import require_payload, see_tasks
+from ledger.queries.seen import require_payload, see_artifacts, see_tasks
 from ledger.unitlog import LOG_TYPE, read_after
 
 RUNNING, DONE = "running", "done"
@@ -136,7 +136,7 @@ def _read_unit(unit: str) -> tuple[str, int | None]:
 def _read_text(task: Task, attempt: Attempt) -> tuple[str, int, Artifact | None]:
     """What is stored of an attempt's log, the position where that begins, and all of it."""
     if attempt.state in {DONE, ENDS["attempt_failed"]}:
-        rows = Artifact.objects.filter(task=task.pk, media_type=LOG_TYPE, fence=attempt.fence)
+        rows = see_artifacts().filter(task=task.pk, media_type=LOG_TYPE, fence=attempt.fence)
         artifact = rows.first()
         if artifact is not None and artifact.blob_id is not None:
             try:

@@ -28,6 +28,7 @@ from ledger.models import StepOutput, Task
 from ledger.transitions.approvals import void_open_approval
 from ledger.transitions.endings import end_task, is_undoing, list_open, refuse_end
 from ledger.transitions.holder import forget_answer
+from ledger.transitions.limit_answers import find_limit_question, go_on_after_limit, has_room
 from ledger.transitions.moves import FRESH_UNIT, NO_FLAGS, lock_task, move_task, update_row
 from ledger.transitions.operators import FORK_HINT, check_reason
 from ledger.transitions.submit import FAR_FUTURE, check_count, read_columns
@@ -128,7 +129,26 @@ def _edit(task: Task, now: dt.datetime, changes: dict[str, Any], actor: Actor, r
         fields = columns | {"fence": task.fence + 1}
         end_task(task, now, "edit_task", target, actor=actor, reason=_REASONS[target], **fields)
         return
+    if target == states.WAITING and _answer_limit(task, now, columns, actor, reason):
+        return
     _write(task, now, target, columns, chosen="status" in changes)
+
+
+def _answer_limit(
+    task: Task, now: dt.datetime, columns: dict[str, Any], actor: Actor, reason: str
+) -> bool:
+    """Let a task that waits for more of a limit go on, if the edit gives it that."""
+    question = find_limit_question(task)
+    if question is None or columns.keys().isdisjoint(_LIMITS):
+        return False
+    for name, value in columns.items():
+        setattr(task, name, value)
+    if not has_room(question, task, now):
+        return False
+    void_open_approval(task, actor, now, reason)
+    fields = columns | {"fence": task.fence + 1}
+    go_on_after_limit(task, now, "go_on_after_limit", fields, question)
+    return True
 
 
 def _differs(new: Any, old: Any) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from ledger import artifacts, auditing, clock, queries, registry, sql, states
+from ledger import artifacts, auditing, clock, limits, queries, registry, sql, states
 from ledger.access import SCOPES, list_scopes
 from ledger.api.edge import NOBODY
 from ledger.calls import Call, answer_call
@@ -33,6 +33,7 @@ from tests.factories import (
     claim,
     make_unit,
     make_workflow,
+    spawn,
     submit,
 )
 
@@ -211,6 +212,21 @@ def test_pages_show_ones_own_lanes_only(flow: Workflow) -> None:
     assert str(own.pk) in client.get("/tasks/").content.decode()
     assert client.post(f"/tasks/{theirs.pk}/pause/").status_code == 404
     assert client.post(f"/approvals/{asked.pk}/undo/").status_code == 404
+
+
+def test_an_amount_of_a_child_in_another_lane_does_not_name_it(flow: Workflow) -> None:
+    submit(flow, lane="day")
+    spawn(claim(flow, lane="day"), flow, 2)
+    last = Task.objects.exclude(parent=None).latest("id")
+    Task.objects.exclude(parent=None).update(title="of day")
+    Task.objects.filter(pk=last.pk).update(lane="night", title="of night")
+    for lane in ("day", "night"):
+        limits.record_spend(claim(flow, lane=lane), key="k", tokens_in=1)
+    parent = Task.objects.get(parent=None)
+    for lanes, said in ((["day"], ["child task of day", "child task"]),
+                        (None, ["child task of day", "child task of night"])):  # fmt: skip
+        told = make_caller(lanes=lanes).get(f"/tasks/{parent.pk}/spend").expect(200)
+        assert [one["note"] for one in told["items"]] == said
 
 
 def test_who_lacks_the_permission_payload_is_shown_no_contents(flow: Workflow) -> None:

@@ -14,7 +14,7 @@ from django.test import override_settings
 from ledger import blobs
 from ledger.handoff import build_handoff
 from ledger.management.commands.task import PLAIN
-from ledger.models import Event, Task
+from ledger.models import Event, Signal, Task
 from ledger.transitions import holder
 from ledger.transitions.deleting import DEMO
 from ledger.transitions.holder import settle_unit
@@ -160,3 +160,15 @@ def test_the_hand_off_is_printed(flow: Workflow) -> None:
     assert out.startswith("# Bees\n")
     data, _ = run("handoff", str(task.pk), "--json", "--tokens", "2000")
     assert json.loads(data) == build_handoff(task.pk, 2_000).data
+
+
+def test_a_signal_carries_any_json_as_strictly_as_the_api(flow: Workflow, tmp_path: Path) -> None:
+    task = submit(flow)
+    file = tmp_path / "data.json"
+    file.write_text('["Zoë", 1]')
+    assert run("signal", str(task.pk), "go", "--data", f"@{file}")[0] == "sent\n"
+    assert Signal.objects.get().data == ["Zoë", 1]
+    for data in ("{", "NaN", '{"a": 1, "a": 2}', '"\\u0000"', "@/no/such/file"):
+        with pytest.raises(CommandError, match="--data"):
+            run("signal", str(task.pk), "go", "--data", data)
+    assert Signal.objects.count() == 1

@@ -172,6 +172,7 @@ def test_a_finished_task_s_status_is_the_exit_code(manage: Manage, free: Workflo
     )
 
 
+@pytest.mark.sqlite
 def test_doctor_names_problems_and_cures(manage: Manage, tmp_path: Path) -> None:
     seen = manage("doctor")
     assert seen.returncode == 1

@@ -118,6 +118,7 @@ def test_the_demo_goes_into_an_empty_ledger_once(start: Start, manage: Manage) -
     assert again.stop() == 0, again.read_log()
 
 
+@pytest.mark.sqlite
 def test_what_can_t_start_says_why_in_one_line(manage: Manage, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

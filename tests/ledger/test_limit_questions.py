@@ -13,7 +13,7 @@ from ledger.errors import ApprovalClosed, InvalidInput, LimitReached, NotAllowed
 from ledger.events import Actor
 from ledger.models import Approval, ApprovalVote, Task
 from ledger.testing import EXPIRE, run
-from ledger.transitions import approvals, forks, holder, operators, outputs, sweeps
+from ledger.transitions import approvals, edits, forks, holder, operators, outputs, sweeps
 from ledger.workflows import Again, Limits, Sleep, WaitFor, Workflow, registered
 from tests.factories import (
     CLIENT,
@@ -226,6 +226,24 @@ def test_an_operators_limit_closes_the_question() -> None:
     assert (request.status, request.comment) == ("void", "it pays")
     with pytest.raises(ApprovalClosed):
         answer(request, values={"units": 9})
+
+
+def test_an_admins_raw_limit_closes_the_question_too() -> None:
+    task = reach_limit()
+    request = find_question(task)
+    for changes, status in (
+        ({"limit_tokens": 5_000_000}, "waiting"),
+        ({"limit_units": 7}, "queued"),
+    ):
+        task.refresh_from_db()
+        edits.edit_task(task.pk, changes=changes, actor=OPERATOR, reason="it pays",
+                        revision=task.revision)  # fmt: skip
+        fence = task.fence
+        task.refresh_from_db()
+        assert (task.status, task.fence) == (status, fence + 1)
+    request.refresh_from_db()
+    assert (request.status, task.step_name, task.limit_units) == ("void", "b", 7)
+    assert claim(make_workflow(on_limit="ask")).task_id == task.pk
 
 
 def test_a_limit_that_is_found_before_a_unit_asks_too() -> None:

@@ -325,6 +325,16 @@ def test_a_passed_limit_is_recorded_before_it_is_raised(flow: Workflow) -> None:
     assert read(task).used_cost == 1_000_000_001
 
 
+def test_a_sum_that_no_column_holds_is_refused_and_nothing_is_recorded(flow: Workflow) -> None:
+    submit(flow, limits_given={"cost": "9000000000"})
+    held = claim(flow)
+    limits.record_spend(held, key="most", cost="9000000000")
+    with pytest.raises(ValueError, match=r"cost: task .* more than 9223372036\.854775807 in all"):
+        limits.record_spend(held, key="more", cost="9000000000")
+    task = Task.objects.get(pk=held.task_id)
+    assert (task.used_cost, type(task.used_cost), Spend.objects.count()) == (9 * 10**18, int, 1)
+
+
 def test_a_spend_for_a_task_that_is_gone_says_so(flow: Workflow) -> None:
     submit(flow)
     held = claim(flow)

@@ -6,10 +6,14 @@ import json
 import re
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
+
+from django.db import connection
 
 from tests.commands.conftest import Product
 from tests.conftest import ROOT
@@ -35,6 +39,47 @@ class Answer(NamedTuple):
     def json(self) -> Any:
         """The body of an API answer."""
         return json.loads(self.text)
+
+
+class Load:
+    """Does `act` ten times a second in a thread of its own, until the block ends."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.slowest = 0.0
+        self.errors: list[BaseException] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join(60)
+
+    def act(self) -> None:
+        """What is done. An error ends the load, and fails who waits for more."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(0.1):
+                began = time.monotonic()
+                self.act()
+                self.slowest = max(self.slowest, time.monotonic() - began)
+                self.count += 1
+        except BaseException as error:
+            self.errors.append(error)
+        finally:
+            connection.close()
+
+    def wait_for_more(self, count: int = 5) -> None:
+        """It goes on, and nobody saw an error."""
+        most = self.count + count
+        wait_for("the load goes on", lambda: self.errors or self.count >= most, 60)
+        assert self.errors == []
 
 
 class Client:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from ledger.models import Task
 from tests.conftest import ROOT
 from tests.crash.cluster_kit import SIGTERM, wait_for
 from tests.crash.site_kit import SiteCluster, assert_whole, wait_for_status
+from tests.outages.kit import Load
 
 pytestmark = [
     pytest.mark.both_databases,
@@ -74,40 +73,16 @@ def has_column() -> bool:
     return "later" in {column.name for column in columns}
 
 
-class Load:
-    """A client that submits 10 tasks a second, and notes how long each took."""
+class Submissions(Load):
+    """A client that submits 10 tasks a second."""
 
     def __init__(self, cluster: SiteCluster) -> None:
+        super().__init__()
         self.cluster = cluster
         self.tasks: list[Task] = []
-        self.slowest = 0.0
-        self.errors: list[BaseException] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._submit)
 
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join(60)
-
-    def _submit(self) -> None:
-        try:
-            while not self._over.wait(0.1):
-                began = time.monotonic()
-                self.tasks.append(self.cluster.submit(seconds=0.01, turns=1))
-                self.slowest = max(self.slowest, time.monotonic() - began)
-        except BaseException as error:
-            self.errors.append(error)
-        finally:
-            connection.close()
-
-    def wait_for_more(self, count: int = 5) -> None:
-        before = len(self.tasks)
-        wait_for("submissions go on", lambda: self.errors or len(self.tasks) >= before + count)
-        assert self.errors == []
+    def act(self) -> None:
+        self.tasks.append(self.cluster.submit(seconds=0.01, turns=1))
 
     def check(self) -> None:
         """All is done, once, by workers that know nothing of the later release."""
@@ -122,7 +97,7 @@ def test_old_workers_go_on_while_and_after_the_ledger_is_migrated(
     later: Later, site_env: dict[str, str], tmp_path: Path
 ) -> None:
     with SiteCluster(tmp_path, site_env) as cluster:
-        with Load(cluster) as load:
+        with Submissions(cluster) as load:
             load.wait_for_more()
             halt = tmp_path / "half-way"
             killed = later.begin(LATER_HALT=str(halt))
@@ -147,7 +122,7 @@ def test_a_migration_that_gets_no_lock_gives_way_and_says_so(
     later: Later, site_env: dict[str, str], tmp_path: Path, database_url: str
 ) -> None:
     """A dump holds its snapshot; the change of the table must not stop everybody behind it."""
-    with SiteCluster(tmp_path, site_env) as cluster, Load(cluster) as load:
+    with SiteCluster(tmp_path, site_env) as cluster, Submissions(cluster) as load:
         load.wait_for_more()
         with psycopg.connect(database_url) as reader:
             reader.execute("SELECT count(*) FROM longwatch_task")

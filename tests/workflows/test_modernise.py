@@ -81,7 +81,6 @@ def check_published(ended: Ended, name: str, original: Path, folder: Path) -> di
     return read_all(published)
 
 
-@pytest.mark.both_databases
 @pytest.mark.timeout(400)
 def test_simplejson_is_repaired_once_with_the_guilty_file_named(tmp_path: Path) -> None:
     given = {"distribution": "simplejson"}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from uuid import UUID
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from ledger import client
-from ledger.management.terminal import LedgerCommand, find_actor
+from ledger.management.terminal import LedgerCommand, find_actor, read_value
 
 
 class Command(LedgerCommand):
@@ -21,15 +20,12 @@ class Command(LedgerCommand):
         """The task, the signal's name and what it carries."""
         parser.add_argument("task", type=UUID)
         parser.add_argument("name")
-        parser.add_argument("--data", metavar="JSON", help="what the signal carries")
+        parser.add_argument("--data", metavar="JSON", help="what the signal carries, or @FILE")
         parser.add_argument("--key", help="the same key sends the same signal once")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Send it."""
-        try:
-            data = None if options["data"] is None else json.loads(options["data"])
-        except ValueError as error:
-            raise CommandError(f"--data is no JSON: {error}") from None
+        data = None if options["data"] is None else read_value(options["data"], "--data")
         sent = client.signal(
             options["task"], options["name"], data, options["key"], actor=find_actor()
         )
