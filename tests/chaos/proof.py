@@ -35,8 +35,8 @@ LONG_FORMS = {"hypothesis": ("tests/ledger/test_machine.py", 20),
                   "tests/ledger/test_herds.py tests/ledger/test_overdue.py "
                   "tests/ledger/test_races_answers.py "
                   "tests/dashboard/test_races_doors.py "
-                  "tests/outages/test_postgresql.py tests/poison/test_much.py "
-                  "tests/upgrades/test_old_code.py", 60)}  # fmt: skip
+                  "tests/outages/test_postgresql.py tests/poison/test_much.py tests/test_heavy.py "
+                  "tests/upgrades/test_old_code.py", 120)}  # fmt: skip
 """Tests whose long form is a part, and its minutes on both databases."""
 
 
