@@ -164,6 +164,19 @@ def _describe(file: BinaryIO) -> Facts | None:
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
+def find_fault(digest: str) -> str:
+    """What is wrong with the bytes in the store itself, whatever is kept of them elsewhere; "" if
+    nothing is. Raises StoreUnavailable."""
+    store, found = get_storage(), hashlib.sha256()
+    try:
+        with closing(store.fetch(digest)) as file, store.naming_trouble():
+            while chunk := file.read(CHUNK):
+                found.update(chunk)
+    except FileNotFoundError:
+        return "are missing"
+    return "" if found.hexdigest() == digest else "have changed"
+
+
 def hash_file(file: BinaryIO) -> str:
     """SHA-256 (hex) of what is left to read of an open binary file."""
     return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
@@ -203,7 +216,7 @@ def read_chunks(source: Source) -> Iterator[bytes]:
 
 
 __all__ = [
-    "CHUNK", "INCOMING", "CorruptArtifact", "DurableFiles", "Source", "Stored", "get_storage",
-    "hash_file", "name_blob", "note_start", "open_blob", "open_regular",
+    "CHUNK", "INCOMING", "CorruptArtifact", "DurableFiles", "Source", "Stored", "find_fault",
+    "get_storage", "hash_file", "name_blob", "note_start", "open_blob", "open_regular",
     "read_chunks", "store_blobs",
 ]  # fmt: skip

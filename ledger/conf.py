@@ -36,6 +36,7 @@ class Tunables:
     recycle_tickets: int = 2000  # a worker is replaced after so many tickets: about a day
     recycle_mb: int = 0  # or once it has been larger than this; 0 is never
     unit_margin_seconds: float = 5.0  # from a unit's soft stop to its hard stop
+    collect_hours: float = 24.0  # between two looks for stored bytes that nothing names; 0: none
     undo_seconds: float = 8.0
     store_seconds: float = 60.0  # how long a unit waits for an artifact store that takes nothing
 

@@ -189,6 +189,10 @@ class DurableObjects(S3Storage):  # type: ignore[misc]  # django-storages has no
 
     def fetch(self, digest: str) -> Download:
         """The newest object of the digest that is there."""
+        with self.naming_trouble():
+            return self._fetch(digest)
+
+    def _fetch(self, digest: str) -> Download:
         keys = sorted(
             self.list_keys(digest), key=lambda key: (key.modified, key.name), reverse=True
         )

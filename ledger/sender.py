@@ -12,7 +12,10 @@ import dataclasses
 import json
 import logging
 import os
+import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import wait as wait_readable
@@ -59,6 +62,7 @@ class Sender:
         # Not at once: the workers of a cluster that starts have not signed on yet.
         self._next_conditions = time.monotonic() + conf.load().alert_look_seconds
         self._next_forget = time.monotonic() + FORGET_SECONDS
+        self._collector = Collector()
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Until `stop` says so. Tries under way then have a moment; what is left is taken again
@@ -71,6 +75,7 @@ class Sender:
             wait_readable([one.pipe for one in self.tries], STEP_SECONDS)
         for one in self.tries:
             _end_try(one)
+        self._collector.end()
 
     def _guard(self, act: Callable[[], None], stop: Callable[[], bool]) -> None:
         try:
@@ -102,6 +107,7 @@ class Sender:
         if now >= self._next_forget:
             self._next_forget = now + FORGET_SECONDS
             retention.forget_old()
+        self._collector.look()
 
     def settle_ended(self) -> None:
         """Store what came of the tries that ended."""
@@ -133,6 +139,38 @@ class Sender:
         until = time.monotonic() + AFTER_ERROR_SECONDS
         while not stop() and time.monotonic() < until:
             time.sleep(STEP_SECONDS)
+
+
+class Collector:
+    """`manage.py collect` every `collect_hours`, in a process of its own that gives way to all
+    others. Of several clusters one collects; what is killed on the way is done the next time."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        # Soon after a start, or a site that is deployed every day never would; not all at once.
+        seconds = min(3600 * conf.load().collect_hours, FORGET_SECONDS)
+        self._next = time.monotonic() + seconds * random.uniform(0.5, 1.5)
+
+    def look(self) -> None:
+        """Begin what is due."""
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None
+        hours, now = conf.load().collect_hours, time.monotonic()
+        if hours <= 0 or self._process is not None or now < self._next:
+            return
+        self._next = now + 3600 * hours
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "django", "collect", "--verbosity=0"],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: os.nice(15),
+        )
+
+    def end(self) -> None:
+        """At once: it may be ended at any instant."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
 def run_sender(stop: Callable[[], bool]) -> None:

@@ -75,7 +75,7 @@ class BlobStore(Protocol):
 
     def fetch(self, digest: str) -> Any:
         """A file to read the bytes from, once and not verified. Raises FileNotFoundError where the
-        store does not have them."""
+        store does not have them, and StoreUnavailable."""
 
     def probe(self) -> None:
         """Write and read a few bytes, and leave nothing. Raises StoreUnavailable."""
@@ -269,7 +269,8 @@ class ForeignStore:
 
     def fetch(self, digest: str) -> Any:
         """The open file."""
-        return self.storage.open(name_blob(digest), "rb")
+        with self.naming_trouble():
+            return self.storage.open(name_blob(digest), "rb")
 
     def probe(self) -> None:
         """Through its own interface."""

@@ -13,10 +13,12 @@ from django.core.files.storage import InvalidStorageError
 from django.db import DatabaseError, InterfaceError, connection
 from django.db.migrations.executor import MigrationExecutor
 
-from ledger import blobs, checks, conf, queries, registry, sql
+from ledger import blobs, checks, conf, corruption, queries, registry, sql
 from ledger.errors import StoreUnavailable
 from ledger.management.terminal import explain_database_error
+from ledger.models import Blob
 
+MOST_NAMED = 20
 LEAST_FREE = 1 << 30
 """Bytes of disk below which an artifact may not fit."""
 
@@ -30,8 +32,8 @@ class Finding:
     cure: str = ""
 
 
-def diagnose() -> list[Finding]:
-    """Every look, in order; without a database only what needs none."""
+def diagnose(*, deep: bool = False) -> list[Finding]:
+    """Every look, in order; without a database only what needs none. `deep` reads all bytes."""
     found = [
         *_look_at_database(),
         *_look_at_project(),
@@ -39,7 +41,8 @@ def diagnose() -> list[Finding]:
         *_look_at_workflows(),
     ]
     if not found[0].cure:
-        found += [finding for look in _NEEDS_TABLES for finding in _try(look)]
+        looks = (*_NEEDS_TABLES, _look_at_bytes) if deep else _NEEDS_TABLES
+        found += [finding for look in looks for finding in _try(look)]
     return found
 
 
@@ -90,6 +93,30 @@ def _look_at_store() -> list[Finding]:
         return [Finding("artifacts", store.place)]
     seen = f"{store.place}, {free / (1 << 30):.1f} GiB free"
     return [Finding("artifacts", seen, "Free some disk." if free < LEAST_FREE else "")]
+
+
+def _look_at_bytes() -> list[Finding]:
+    """Whether each blob on record is in the store, and is what it was; what is not is marked."""
+    found, count = [], 0
+    try:
+        for row in Blob.objects.order_by("digest").iterator():
+            count += 1
+            if why := blobs.find_fault(row.digest):
+                if not Blob.objects.filter(digest=row.digest).exists():
+                    continue  # collected meanwhile
+                corruption.note_corrupt(row.digest, why)
+                found.append(f"{row.digest} ({row.size} bytes) {why}")
+            elif row.corrupt_at is not None:
+                corruption.note_sound([row.digest])
+    except StoreUnavailable as error:
+        return [Finding("bytes", f"can't be read: {error.what}", error.cure)]
+    if not found:
+        return [Finding("bytes", f"all {count} are in the store, and are what was stored")]
+    cure = "Restore the store from a backup, or run again what made them: the same bytes heal it."
+    return [
+        Finding("bytes", f"{len(found)} of {count} are not in the store as they were stored", cure),
+        *(Finding("bytes", one, cure) for one in found[:MOST_NAMED]),
+    ]
 
 
 def _look_at_workflows() -> list[Finding]:

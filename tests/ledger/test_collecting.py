@@ -15,6 +15,7 @@ import pytest
 from django.db import connection
 
 from ledger import artifacts, blobs, collecting, s3
+from ledger.management import diagnosis
 from ledger.models import Artifact, Blob
 from tests.s3 import BUCKET, KEYS, Service
 from tests.settings import RING
@@ -196,3 +197,32 @@ def test_a_collector_in_a_loop_meets_no_uploader(settings: Any, tmp_path: Path) 
         one.join(30)
     assert errors == []
     assert removed >= 5
+
+
+def test_doctor_reads_every_byte_from_the_store_itself(
+    settings: Any, tmp_path: Path, kind: str
+) -> None:
+    saved = [artifacts.store_upload(content, "a") for content in (b"good", b"bad", b"gone")]
+    for one in saved:
+        artifacts.open_content(one).close()  # of a bucket the host has a copy from here on
+    assert "all 3 are in the store" in diagnosis._look_at_bytes()[0].seen
+    store = blobs.get_storage()
+    bad, gone = saved[1].blob_id, saved[2].blob_id
+    if isinstance(store, blobs.DurableFiles):
+        Path(store.path(blobs.name_blob(bad))).write_bytes(b"wrong")
+        os.unlink(store.path(blobs.name_blob(gone)))
+    else:
+        [name] = [key.name for key in store.list_keys(bad)]
+        store.client.put_object(Bucket=BUCKET, Key=name, Body=b"wrong")
+        [name] = [key.name for key in store.list_keys(gone)]
+        store.remove_key(name)
+    seen = " ".join(finding.seen for finding in diagnosis._look_at_bytes())
+    assert "2 of 3 are not in the store" in seen
+    assert f"{bad} (3 bytes) have changed" in seen
+    assert f"{gone} (4 bytes) are missing" in seen
+    assert set(Blob.objects.filter(corrupt_at__isnull=False).values_list("digest", flat=True)) == {
+        bad, gone,
+    }  # fmt: skip
+    for content in (b"bad", b"gone"):
+        artifacts.store_upload(content, "healed")
+    assert "all 3 are in the store" in diagnosis._look_at_bytes()[0].seen

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from ledger.collecting import GRACE, collect_files
+from ledger.collecting import GRACE, NotCollectable, collect_files
 from ledger.management.terminal import LedgerCommand
 
 
@@ -18,12 +18,18 @@ class Command(LedgerCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """How old they have to be."""
         parser.add_argument(
-            "--hours", type=float, default=GRACE / 3600, help="leave younger ones (default 1)"
+            "--hours", type=float, default=GRACE / 3600, help="leave younger ones (default 24)"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Remove them, and say how many."""
         if not options["hours"] >= 0:
             raise CommandError("--hours takes a number from 0.")
-        files, size, young = collect_files(options["hours"] * 3600)
-        self.stdout.write(f"{files} files removed, {size} bytes; {young} are too young")
+        try:
+            files, size, young = collect_files(options["hours"] * 3600)
+        except NotCollectable:
+            if not options["verbosity"]:  # the one that comes by itself
+                return
+            raise
+        if options["verbosity"]:
+            self.stdout.write(f"{files} files removed, {size} bytes; {young} are too young")
