@@ -15,7 +15,7 @@ from ledger.agents import Tool
 from ledger.models import Effect, Handoff, Reservation, Spend
 from ledger.testing import LOST, run
 from ledger.workflows import Repair
-from tests.agents.kit import make_agent, make_flow, read_transcript, tell_parts
+from tests.agents.kit import list_parts, make_agent, make_flow, read_transcript, tell_parts
 from tests.agents.model_server import ModelServer, Reply, count_answers, read_results
 from tests.conftest import ROOT
 
@@ -72,6 +72,10 @@ def test_a_lost_worker_repeats_no_request_and_no_call() -> None:
     assert [call.turn for call in server.calls] == [0, 1, 2, 3, 4]
     assert Spend.objects.count() == 5
     assert set(Reservation.objects.values_list("state", flat=True)) == {"settled"}
+    # The hand-off of a second attempt would tell of the first one's call.
+    sent = server.calls[0].body["messages"][1]["content"]
+    assert list_parts(ended.id)[0]["content"] == sent
+    assert sent in server.calls[1].body["messages"][1]["content"]
 
 
 def test_a_turn_that_fails_after_its_answer_asks_the_model_no_second_time() -> None:
