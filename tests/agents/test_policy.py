@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 
 from ledger.agents import Tool, allow, ask, call_key, deny
 from ledger.models import Approval, Effect
@@ -12,6 +15,7 @@ from ledger.testing import LOST, run
 from ledger.workflows import Scope
 from tests.agents.kit import make_agent, make_flow, read_transcript
 from tests.agents.model_server import ModelServer, Reply, count_answers, read_results
+from tests.dashboard.conftest import make_user
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
 
@@ -174,3 +178,18 @@ def test_rules_that_cant_be_are_refused_when_the_step_is_made() -> None:
         deny("amount > 3")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="risk"):
         ask(risk="huge")  # type: ignore[arg-type]
+
+
+def test_the_page_shows_the_exact_call_with_its_arguments_to_change_and_what_a_no_leads_to() -> (
+    None
+):
+    ended = play(Till(), [("pay", {"amount": 500})], {"pay": ask(reason="large")})
+    question = Approval.objects.get()
+    browser = Client()
+    browser.force_login(make_user("approver"))
+    page = browser.get(reverse("dashboard:approval", args=[question.pk])).content.decode()
+    assert "May the agent call pay?" in page
+    assert re.search(r'<input[^>]*value="500"', page)
+    assert "look runs again, and is told of your no and your comment" in page
+    shown = browser.get(reverse("dashboard:task", args=[ended.id]))
+    assert shown.status_code == 200
