@@ -293,6 +293,16 @@ def test_a_lost_compensation_is_asked_about_and_called_again(shop: Shop) -> None
     assert (task.status, len(shop.asked), len(shop.undone)) == ("failed", 1, 1)
 
 
+def test_what_was_undone_before_the_worker_was_lost_is_not_undone_again(shop: Shop) -> None:
+    task = fail_after(shop, "a")
+    held = claim(shop.flow)
+    begin_undo(held, Effect.objects.get().pk)
+    finish_undo(held, Effect.objects.get().pk, "refunded")
+    clock.offset += LEASE + 1
+    assert sweeps.reclaim_task(task.pk, LEASE) == "queued"
+    assert (work(shop, task).status, shop.undone, shop.asked) == ("failed", [], [])
+
+
 def test_a_stale_holder_tells_what_it_undid_and_moves_nothing(shop: Shop) -> None:
     task = fail_after(shop, "a")
     held, pk = claim(shop.flow), Effect.objects.get().pk

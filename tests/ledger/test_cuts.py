@@ -233,6 +233,31 @@ def test_a_task_comes_to_its_end_once(
     check_columns(Task.objects.get())
 
 
+def test_what_a_task_undoes_is_undone_once(
+    forward: bool, proxy: Proxy, resident: Callable[..., None]
+) -> None:
+    """Cut off where that is stored, after the call."""
+    undone: list[str] = []
+
+    def pay(ctx: Any) -> Any:
+        ctx.once("pay", lambda: 1, compensate="refund")
+        raise Fail("no use")
+
+    def refund(ctx: Any, effect: Any) -> None:
+        undone.append(effect.undo_key)
+        proxy.cut(COMMIT, forward=forward)
+
+    journal = Journal(pay)
+    journal.flow.compensation(refund)
+    with registered(journal.flow):
+        task = submit(journal.flow)
+        resident(task.pk)
+    assert proxy.cuts == 1
+    assert Task.objects.get().status == states.FAILED
+    assert len(undone) == 1
+    assert [read_kinds().count(kind) for kind in ("compensated", "failed")] == [1, 1]
+
+
 def test_a_release_is_one_release_or_the_lease_ends_by_itself(
     forward: bool, flow: Workflow, proxy: Proxy
 ) -> None:
