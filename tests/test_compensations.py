@@ -207,7 +207,9 @@ def test_what_was_not_done_is_not_undone(shop: Shop) -> None:
 
 def test_a_failed_compensation_backs_off_and_is_tried_again(shop: Shop) -> None:
     shop.accidents = [OSError("the bank is closed")]
-    task = work(shop, fail_after(shop, "a"))
+    task = fail_after(shop, "a", limits_given={"units": 1})
+    Task.objects.update(used_units=1)  # which is no reason to give up now
+    task = work(shop, task)
     assert (task.status, task.status_reason, task.attempts) == ("scheduled", "backoff", 1)
     assert (task.error["type"], task.error["step"]) == ("OSError", "pay")
     clock.offset += 400
@@ -399,6 +401,13 @@ def test_a_retry_never_goes_on_as_if_it_were_done(shop: Shop) -> None:
         operators.restart_task(task.pk, to_step="pay", note="", actor=ANN)
     holder.fail_task(claim(shop.flow), attempt())
     operators.retry_task(task.pk, actor=ANN)  # that of the round before is history
+    ctx = make_context(claim(shop.flow), shop.flow)
+    ctx.once("b", shop.act, compensate="refund")
+    holder.settle_unit(ctx._claimed, make_unit(ctx._claimed, shop.flow))
+    holder.fail_task(claim(shop.flow), attempt())
+    work(shop, task)
+    with pytest.raises(WrongStatus, match="Its effect b was undone; restart it from pay"):
+        operators.retry_task(task.pk, actor=ANN)  # it stands at ship
 
 
 def test_a_dead_task_compensates_when_a_person_asks_for_it(shop: Shop) -> None:
