@@ -107,6 +107,8 @@ class _Player:
             raise TypeError(
                 "agent_step: a step that runs apart (isolate=True) can't keep the record"
             )
+        if ctx.step == KEY:
+            raise Fail("bad_name", f"A step named {KEY} would hide its own record; rename it.")
         past = read_past(ctx)
         if past.open:
             return await self._go_on(ctx, past)

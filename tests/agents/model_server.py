@@ -10,6 +10,7 @@ paid. It answers whole; slow tokens are a body that comes in small pieces.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import socket
@@ -121,7 +122,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_POST(self) -> None:
-        """One request for an answer."""
+        """One request for an answer, by somebody who may be killed before it comes."""
+        with contextlib.suppress(ConnectionError):
+            self._serve()
+
+    def _serve(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         call = self.owner.take(body, int(self.headers.get("X-Worker", 0)))
         said = self.owner.script(body)

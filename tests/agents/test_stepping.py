@@ -241,6 +241,11 @@ def test_without_the_extra_the_import_says_what_to_install_and_the_product_runs(
     assert "pip install longwatch[agents]" in last
 
 
+def test_a_step_of_the_records_own_name_is_refused() -> None:
+    ended = run(make_flow(Agent("test"), name="transcript"))
+    assert (ended.status, "rename it" in ended.task["error"]["message"]) == ("failed", True)
+
+
 def test_a_step_apart_is_refused_with_the_reason() -> None:
     step = make_flow(Agent("test")).steps[0]
     with pytest.raises(TypeError, match="isolate=True"):
