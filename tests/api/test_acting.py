@@ -296,6 +296,22 @@ def test_a_signal_waits_in_the_mailbox_and_its_key_counts_once(
     mine.post(f"/tasks/{made['id']}/signals/go").expect(200)
 
 
+def test_a_task_that_undoes_its_effects_says_how_it_ends(api: Api, task: dict[str, Any]) -> None:
+    path = f"/tasks/{task['id']}"
+    make_effect(Task.objects.get(), compensation="refund")
+    assert api.post(f"{path}/compensate").expect_problem(409, "wrong_status")
+    shown = api.post(f"{path}/cancel", {"reason": "not needed"}).expect(200)
+    assert (shown["status"], shown["status_reason"]) == ("queued", "compensating")
+    assert shown["ending"] == {"status": "cancelled", "reason": "cancelled_by_operator"}
+    assert api.post(f"{path}/cancel").expect(200)["revision"] == shown["revision"]
+    api.post(f"{path}/stop").expect_problem(409, "wrong_status")
+    [one] = api.get(f"{path}/effects").expect(200)["items"]
+    undo = one["compensation"]
+    assert (undo["name"], undo["state"], undo["key"]) == (
+        "refund", "not_done", f"{one['key']}:undo",
+    )  # fmt: skip
+
+
 def test_an_effect_is_settled(api: Api, task: dict[str, Any]) -> None:
     path = f"/tasks/{task['id']}/effects"
     effect = make_effect(Task.objects.get())
