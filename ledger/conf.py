@@ -63,6 +63,7 @@ class Tunables:
     inline_progress_bytes: int = 262_144
     log_bytes: int = 4_194_304  # of an attempt's log; beyond it beginning and end are kept
     upload_bytes: int = 1_073_741_824
+    artifact_days: float = 0.0  # from a task's end until its artifacts expire; 0 is never
     upload_hours: float = 24.0  # an upload in pieces is kept so long after its last one
     archive_bytes: int = 536_870_912
     blob_cache_bytes: int = 2_147_483_648  # of a host: copies of files of a store far away

@@ -1,13 +1,12 @@
 """Stored bytes that are not what was saved: on record once, told once, until they are good again.
 
-A store that is away says nothing of what is in it: OSError passes, and marks nothing.
+A store that is away says nothing of what is in it: StoreUnavailable passes, and marks nothing.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from pathlib import Path
 from typing import BinaryIO, Final
 
 from django.db import DatabaseError, InterfaceError
@@ -41,8 +40,6 @@ def open_stored(digest: str, artifact: Artifact | None = None) -> BinaryIO:
 
 def note_corrupt(digest: str, why: str, artifact: Artifact | None = None) -> None:
     """Put it on record, and into the outbox if it was not; an outage of the database is logged."""
-    if not _is_there():
-        return
     try:
         with sql.atomic():
             now = clock.read()
@@ -73,11 +70,3 @@ def is_marked(digest: str) -> bool:
         return Blob.objects.filter(digest=digest, corrupt_at__isnull=False).exists()
     except (DatabaseError, InterfaceError):
         return False
-
-
-def _is_there() -> bool:
-    """False for a folder that is no store (any more): a file system that is not mounted, say."""
-    storage = blobs.get_storage()
-    if isinstance(storage, blobs.DurableFiles):
-        return (Path(storage.location) / blobs.INCOMING).is_dir()
-    return True

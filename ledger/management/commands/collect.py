@@ -6,8 +6,10 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from ledger import conf, uploads
 from ledger.collecting import GRACE, NotCollectable, collect_files
-from ledger.management.terminal import LedgerCommand
+from ledger.management.terminal import LedgerCommand, find_actor
+from ledger.retention import expire_artifacts
 
 
 class Command(LedgerCommand):
@@ -25,6 +27,14 @@ class Command(LedgerCommand):
         """Remove them, and say how many."""
         if not options["hours"] >= 0:
             raise CommandError("--hours takes a number from 0.")
+        while uploads.drop_expired():
+            pass
+        if days := conf.load().artifact_days:
+            expired = expire_artifacts(days, find_actor())
+            if options["verbosity"]:
+                self.stdout.write(
+                    f"{expired.of_tasks} artifacts and {expired.uploads} uploads have expired"
+                )
         try:
             files, size, young = collect_files(options["hours"] * 3600)
         except NotCollectable:
