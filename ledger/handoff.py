@@ -21,6 +21,7 @@ from django.db.models import QuerySet
 from ledger import clock, queries, sql
 from ledger.conf import format_money, load
 from ledger.errors import InvalidInput, UnknownStep, UnknownWorkflow
+from ledger.evaluators.findings import shorten_feedback
 from ledger.models import Approval, Artifact, Effect, Event, Handoff, Signal, StepOutput, Task
 from ledger.models.approvals import APPROVED, EXPIRED, REJECTED, SENT_BACK
 from ledger.queries.effects import list_outside, name_state
@@ -194,7 +195,7 @@ class _Reader:
             "workflow": task.workflow, "version": task.workflow_version,
             "step": task.step_name, "index": task.step_index, "of": task.total_steps,
             "turn": task.turn, "round": task.round,
-            "feedback": self.shorten(task.feedback),
+            "feedback": self.shorten(shorten_feedback(task.feedback, self.most)),
             "last_error": error and self.shorten(f"{error['type']}: {error['message']}"),
             "left": {
                 "units": max(0, task.limit_units - task.used_units),
@@ -258,7 +259,8 @@ class _Reader:
         by = "the workflow" if row.data.get("by_workflow") else row.actor
         data = {"to": row.data["to"], "round": row.data["round"], "by": by}
         line = f"- round {data['round']}, from {data['to']} on, by {by}"
-        return self.make_part(line, data, "feedback", row.data.get("feedback"), mark="; found:")
+        found = shorten_feedback(row.data.get("feedback"), self.most)
+        return self.make_part(line, data, "feedback", found, mark="; found:")
 
     def tell_effect(self, row: Effect) -> Part:
         data = {"name": row.name, "step": row.step, "turn": row.turn, "round": row.round}
@@ -344,7 +346,8 @@ def _write_head(head: dict[str, Any], reader: _Reader) -> Iterable[str]:
     where = f"Step {head['index'] + 1} of {head['of']}, {head['step']}"
     yield f"{where}; turn {head['turn']}, round {head['round']}."
     if reader.task.feedback is not None:
-        yield f"Feedback to this step: {reader.clip(reader.task.feedback)}"
+        feedback = shorten_feedback(reader.task.feedback, reader.most)
+        yield f"Feedback to this step: {reader.clip(feedback)}"
     if head["last_error"]:
         yield f"The last attempt failed: {_dump(head['last_error'])}"
 

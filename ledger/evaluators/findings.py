@@ -20,6 +20,9 @@ MAX_BYTES = 16_384
 MAX_MESSAGE, MAX_WHERE = 2_000, 300
 """Characters of one finding."""
 
+SHORT = 160
+"""Characters of one where little room is."""
+
 SEVERITIES = ("error", "warning")
 
 CHANGING = re.compile(r"\d+(?:\.\d+)? ?(?:ms|s|seconds?)\b|0x[0-9a-f]+|/tmp/\S+")
@@ -80,3 +83,24 @@ def choose_findings(found: Sequence[Finding]) -> list[Finding]:
             break
         kept.append(one)
     return kept
+
+
+def shorten_feedback(feedback: Any, most: int) -> Any:
+    """Feedback of an evaluation with its findings as lines, whole ones, for about `most` characters
+    and one at least; any other feedback as it is.
+    """
+    found = feedback.get("findings") if isinstance(feedback, dict) else None
+    if not isinstance(found, list) or len(canonical.dump_json(feedback)) <= most:
+        return feedback
+    lines: list[str] = []
+    room = most - 100
+    for one in found:
+        told = one if isinstance(one, dict) else {"message": one}
+        line = canonical.clean_text(f"{told.get('where', '')} {told.get('message', '')}".strip())
+        line = f"{line[:SHORT]}…" if len(line) > SHORT else line
+        room -= len(line)
+        if lines and room < 0:
+            break
+        lines.append(line)
+    left = {"more": f"{len(found) - len(lines)} more findings"} if len(lines) < len(found) else {}
+    return feedback | {"findings": lines} | left

@@ -249,6 +249,21 @@ def test_the_handoff_tells_of_the_findings() -> None:
     assert "The title has no end." in build_handoff(ended.id).markdown
 
 
+def test_a_handoff_tells_whole_findings_where_not_all_have_room() -> None:
+    many = [
+        Finding("exit code 1\n" + "x" * 900),
+        *(Finding(f"bad {n}", f"a.py:{n}") for n in range(40)),
+    ]
+    ended = run(make_flow([Predicate(lambda value: many, name="many")], [{}], max_repairs=1))
+    sent = build_handoff(ended.id)
+    (repair,) = sent.data["repairs"]
+    found = repair["feedback"]["findings"]
+    assert found[0].startswith("exit code 1")
+    assert found[1:3] == ["a.py:0 bad 0", "a.py:1 bad 1"]
+    assert repair["feedback"]["more"] == f"{41 - len(found)} more findings"
+    assert "a.py:1 bad 1" in sent.markdown
+
+
 SCHEMA = {
     "type": "object",
     "properties": {"pages": {"type": "array", "items": {"$ref": "#/$defs/page"}}},
