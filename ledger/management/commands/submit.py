@@ -7,9 +7,10 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ledger import artifacts, client, queries
+from ledger import client, queries
 from ledger.errors import InvalidInput
 from ledger.management.following import follow_task
+from ledger.management.storing import put_file
 from ledger.management.terminal import EXIT_CODES, LedgerCommand, find_actor, read_object
 
 
@@ -44,9 +45,7 @@ class Command(LedgerCommand):
         data = read_object(options["input"], "--input")
         for given in options["file"]:
             name, path = _split_file(given)
-            # Resolved: a link that the caller names is the caller's own business.
-            upload = artifacts.store_upload(path.resolve(), path.name, actor=str(actor))
-            data[name] = str(upload.pk)
+            data[name] = str(put_file(path, path.name, actor).pk)
         task_id = client.submit(
             workflow,
             data,
