@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,33 @@ def test_changed_or_missing_bytes_are_never_handed_out(store: Path) -> None:
     file.write_bytes(b"hell")  # cut off: saving the same again mends it
     blobs.store_blobs([b"hello"])
     assert read_all(saved) == b"hello"
+
+
+def test_a_large_file_is_believed_only_while_nobody_has_touched_it(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "LARGE", 1)
+    saved = artifacts.save_artifact(claim_new(make_workflow()), "x", b"hello")
+    file, hashed = store / blobs.name_blob(HELLO), list[str]()
+    real = blobs.hash_file
+    monkeypatch.setattr(blobs, "hash_file", lambda file: hashed.append("") or real(file))
+    wait_for_tick(file, tmp_path)
+    assert (read_all(saved), read_all(saved), len(hashed)) == (b"hello", b"hello", 1)
+    wait_for_tick(file, tmp_path)
+    facts = file.stat()
+    file.write_bytes(b"jello")
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    with pytest.raises(blobs.CorruptArtifact, match="have changed"):
+        artifacts.open_content(saved)
+
+
+def wait_for_tick(file: Path, folder: Path) -> None:
+    """Until what is written now has another time than the file."""
+    until = time.monotonic() + 10
+    while (folder / "tick").write_bytes(b"") or (
+        (folder / "tick").stat().st_ctime_ns <= file.stat().st_ctime_ns
+    ):
+        assert time.monotonic() < until
 
 
 def test_a_store_that_fails_leaves_no_row_and_no_half_file(

@@ -183,8 +183,9 @@ def test_a_kill_at_any_instant_leaves_no_row_without_its_bytes(
     killer: Killer, kind: str, tmp_path: Path
 ) -> None:
     told, size, eye = tmp_path / "told", SIZES[kind], Eye()
-    task = submit("whole", size)
-    assert killer.run(task.lane, -1, told) == "ended 0", killer.log.read_text()
+    for seed in ("first", "second"):  # the first one makes folders
+        task = submit(seed, size)
+        assert killer.run(task.lane, -1, told) == "ended 0", killer.log.read_text()
     instants = choose_instants(json.loads(told.read_text()))
     assert len(instants) >= 8
     killed = 0
@@ -195,7 +196,7 @@ def test_a_kill_at_any_instant_leaves_no_row_without_its_bytes(
         go_on(task)
         assert (task.status, task.result, task.reclaims) == ("completed", {"same": True}, 0)
         eye.assert_whole(task)
-    assert killed >= len(instants) - 8, "the last few depend on what the first run had to make"
+    assert killed > 0.85 * len(instants), "a few are too late: the course varies a little"
     assert_collected(eye)
 
 

@@ -17,6 +17,7 @@ from django.db import connection
 from ledger import artifacts, blobs, collecting, s3
 from ledger.management import diagnosis
 from ledger.models import Artifact, Blob
+from ledger.stores import GOING
 from tests.s3 import BUCKET, KEYS, Service
 from tests.settings import RING
 
@@ -163,6 +164,17 @@ def test_a_second_collector_is_turned_away(kind: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(collecting, "mark_live", collect_too)
     collecting.collect_files()
     assert len(refused) == 1
+
+
+def test_a_file_that_a_collector_looks_at_can_be_read(settings: Any, tmp_path: Path) -> None:
+    settings.LONGWATCH_ARTIFACTS = str(tmp_path / "artifacts")
+    saved = artifacts.store_upload(b"aside", "a")
+    path = Path(blobs.get_storage().path(blobs.name_blob(saved.blob_id)))
+    path.rename(f"{path}{GOING}")
+    with artifacts.open_content(saved) as file:
+        assert file.read() == b"aside"
+    assert collecting.collect_files(3600) == (0, 0, 0)
+    assert path.exists(), "the next collector puts back what a dead one left"
 
 
 def test_a_collector_in_a_loop_meets_no_uploader(settings: Any, tmp_path: Path) -> None:
