@@ -23,7 +23,7 @@ from ledger.access import READ
 from ledger.api.serving import name_picture, serve_artifact
 from ledger.artifacts import ANY_TYPE
 from ledger.blobs import CorruptArtifact
-from ledger.errors import ArtifactExpired, NotFound
+from ledger.errors import ArtifactExpired, NotFound, StoreUnavailable
 from ledger.models import Artifact
 
 TEMPLATE = "dashboard/artifact.html"
@@ -112,6 +112,8 @@ def look_into(row: Artifact) -> Preview:
         return Preview(why="Its stored bytes are not those that were saved, or are gone.")
     except ArtifactExpired as error:
         return Preview(why=str(error))
+    except StoreUnavailable as error:
+        return Preview(why=f"Not now: the artifact store {error.what}.")
     if name_picture(content[:16]):
         return Preview(picture=True)
     try:
