@@ -1,5 +1,5 @@
-"""Large artifacts pass through a small process: 200 MB, in the long form 5 GB, to a bucket 1 GB: the
-service of the tests takes some 40 MB a second."""
+"""Large artifacts pass through a small process: 200 MB, in the long form 5 GB, to a bucket 1 GB:
+the service of the tests takes some 40 MB a second."""
 
 from __future__ import annotations
 
