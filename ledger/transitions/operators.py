@@ -124,7 +124,7 @@ def retry_task(
 
     From failed and dead the counters of the unit start anew; from running the task is taken from
     its worker, uncharged. A cancel or a pause that was asked for is taken back. Of a task that was
-    undoing its effects that goes on; after it, only a restart does what is undone again.
+    undoing its effects that goes on; once it has ended, only a restart does what is undone again.
     """
     check_reason(reason)
     with lock_task(task_id, revision) as (task, now):
@@ -133,8 +133,8 @@ def retry_task(
             FORK_HINT if task.status in states.FINAL else "",
         )  # fmt: skip
         fields: dict[str, Any] = {**NO_FLAGS}
-        check_not_undone(task, "retry")
         if task.status in states.FINISHED:
+            check_not_undone(task, "retry")
             fields |= {**FRESH_UNIT, **leave_stored_unit(task)}
         record_event(task, "retried", actor, now, reason=reason, taken_from=task.lease_owner)
         if task.status == states.RUNNING:
