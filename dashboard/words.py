@@ -143,6 +143,12 @@ def describe_status(task: Mapping[str, Any], now: dt.datetime) -> Look:
     return dataclasses.replace(look, note=REASONS.get(reason, reason))
 
 
+def name_action(code: str) -> str:
+    """What the audit log calls an action: an event's label, or its code as words."""
+    look = EVENTS.get(code)
+    return look.label if look else code.replace("_", " ").capitalize()
+
+
 def say_money(nano: int) -> str:
     """Nano-units as '$1,234.56'; what is less than a cent says so, a task's page has it exact."""
     cents = round(nano / 10_000_000)

@@ -71,6 +71,12 @@ def answer_name(status: str) -> str:
 
 
 @register.filter
+def action_name(code: str) -> str:
+    """What an action of the audit log is called."""
+    return words.name_action(code)
+
+
+@register.filter
 def reason_text(reason: str) -> str:
     """A reason code in words."""
     return words.REASONS.get(reason, reason)

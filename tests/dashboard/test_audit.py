@@ -74,6 +74,16 @@ def test_the_log_is_narrowed_and_paged(admin: Client) -> None:
     assert admin.get("/audit/?cursor=x").status_code == 422
 
 
+def test_actions_are_told_in_words_and_the_filter_is_open_where_it_narrows(admin: Client) -> None:
+    for action in ("repaired", "create_token"):
+        write_entry("user:9", action, "t")
+    whole = admin.get("/audit/").content.decode()
+    for words, code in (("Restarted from a step", "repaired"), ("Create token", "create_token")):
+        assert f'{words}<small class="mono">{code}, ' in whole
+    assert '<details class="auditd">' in whole
+    assert '<details class="auditd" open>' in admin.get("/audit/?action=repaired").content.decode()
+
+
 def test_all_that_matches_comes_as_a_file_a_chunk_at_a_time(
     admin: Client, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
 ) -> None:
