@@ -82,9 +82,6 @@ def render_task(
     )
     unit = context["panel"]["unit"]
     may_edit = OPERATE in request.scopes and unit is not None
-    if unit is not None:
-        fence = unit["fence"]
-        context["panel"]["told"] = queries.read_told(task_id, [fence]).get(fence)
     context["panel"]["editable"] = may_edit and past.is_editable(context["task"], unit)
     context["sees_log"] = PAYLOAD in request.scopes and not context["ended"]
     context["over"] = row.status in states.FINAL

@@ -27,7 +27,7 @@ from ledger.queries.fleet import (
     list_workflows,
     load_fleet,
 )
-from ledger.queries.handoffs import find_handoff, list_handoffs, read_told
+from ledger.queries.handoffs import find_handoff, list_handoffs
 from ledger.queries.history import list_events, list_outputs, list_spend, live_output
 from ledger.queries.logs import Attempt, list_attempts, read_log
 from ledger.queries.names import name_callers
@@ -179,7 +179,6 @@ __all__ = [
     "read_log",
     "read_revision",
     "read_tag",
-    "read_told",
     "require_family",
     "require_payload",
     "seconds_left",

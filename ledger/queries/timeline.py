@@ -13,11 +13,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, F, Func, JSONField, Q, QuerySet, Subquery, TextField, When
+from django.db.models import (
+    Case,
+    F,
+    Func,
+    JSONField,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    TextField,
+    When,
+)
 
 from ledger import states
 from ledger.conf import format_money
-from ledger.models import Event, StepOutput, Task
+from ledger.models import Event, Handoff, StepOutput, Task
 from ledger.queries.history import show_event
 from ledger.queries.seen import hide_text, hide_value
 
@@ -135,19 +146,21 @@ def list_units(task_id: UUID, *, step: str = "", seq: int = 0) -> list[dict[str,
     """The last units, oldest first, without output and log but for the chosen one.
 
     That is the unit `seq`, or the last one of `step`, or the last one of all: with `chosen` true,
-    `output` and `log_tail`.
+    `output`, `log_tail`, and in `told` the key of the hand-off that it was given.
     """
     kept = StepOutput.objects.filter(task=task_id)
     wanted = kept.filter(seq=seq) if seq else kept.filter(step_name=step) if step else kept
     chosen = Q(seq=Subquery(wanted.order_by("-seq").values("seq")[:1]))
+    told = Handoff.objects.filter(task=task_id, fence=OuterRef("fence")).order_by("-id")
     columns = "seq round step_index step_name turn started_at finished_at worker fence tokens cost"
     found = kept.annotate(
         chosen=Case(When(chosen, then=True), default=False),
         shown_output=Case(When(chosen, then=F("output")), output_field=JSONField()),
         shown_log=Case(When(chosen, then=F("log_tail")), output_field=TextField()),
+        told=Case(When(chosen, then=Subquery(told.values("id")[:1]))),
     ).order_by("-seq")
     own = [*columns.split(), "copied_from", "superseded_in_round", "chosen"]
-    own += ["shown_output", "shown_log"]
+    own += ["shown_output", "shown_log", "told"]
     return [
         row
         | {

@@ -111,6 +111,7 @@ def test_the_docs_are_a_page_of_our_own(db: None, client: Client) -> None:
             "outputs/{seq}/edit", "limits", "signals/{name}", "compensate")),
         "/approvals", "/approvals/{approval_id}", "/approvals/{approval_id}/answer",
         "/artifacts", "/artifacts/{artifact_id}", "/artifacts/{artifact_id}/content",
+        "/uploads", "/uploads/{upload_id}",
         "/workflows", "/workers", "/stalled", "/audit",
     )} == set(paths)  # fmt: skip
     assert {"TokenAuth", "SessionAuth"} <= schema["components"]["securitySchemes"].keys()

@@ -93,8 +93,10 @@ def test_no_page_takes_many_queries(
     assert len(pages) > 12
     for paths in pages.values():
         for path in paths:
+            # A hand-off is read from every table that a task has rows in.
+            most = MAX_QUERIES + 4 * path.endswith("/handoff/")
             for headers in ({}, PART):
-                with django_assert_max_num_queries(MAX_QUERIES):
+                with django_assert_max_num_queries(most):
                     response = admin.get(path, headers=headers)
                 assert response.status_code in {200, 302}, path
 
