@@ -80,7 +80,12 @@ class Effects:
     def act_outside(self) -> None:
         """Begun by a holder alone, and mostly done."""
         held, live = self.choose_lease()
-        name, undo = self.choose("one", "two"), self.choose("refund", "refund", "")
+        for name in self.choose(["one"], ["two"], ["one", "two"]):
+            self.act_once(held, live, name)
+
+    def act_once(self, held: Claimed, live: bool, name: str) -> None:
+        """One of them."""
+        undo = self.choose("refund", "refund", "")
         try:
             begun = effects.begin_effect(held, name, None, undo)
         except (LeaseLost, AlreadySettled):
