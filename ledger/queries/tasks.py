@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -148,12 +149,15 @@ def list_family(parent_id: UUID, limit: int = 20) -> tuple[dict[str, int], list[
     Without input, progress and result.
     """
     own = see_tasks().filter(parent_id=parent_id)
-    counts = own.order_by().values_list("status").annotate(number=Count("id"))
     rows = own.annotate(stalled=IsStalled()).defer(*LARGE)
     done = Case(When(status=states.COMPLETED, then=1), default=0)
     fleet = load_fleet()
-    shown = [task_json(row, fleet, brief=True) for row in rows.order_by(done, "id")[:limit]]
-    return dict(counts), shown
+    some = list(rows.order_by(done, "id")[: limit + 1])
+    if len(some) > limit:
+        counts = dict(own.order_by().values_list("status").annotate(number=Count("id")))
+    else:
+        counts = Counter(row.status for row in some)
+    return counts, [task_json(row, fleet, brief=True) for row in some[:limit]]
 
 
 def read_revision(task_id: UUID) -> int:
