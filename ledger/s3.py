@@ -42,7 +42,8 @@ except ImportError as error:
 PART = 8 << 20
 """Bytes of one part of a large upload; what an upload holds in memory."""
 CONNECT_SECONDS = 5
-READ_SECONDS = 30
+READ_SECONDS = 60
+"""A service is silent for a while when it puts the parts of a large upload together."""
 TRIES = 3
 """Of one request; and of a download that breaks off, each going on where the last one ended."""
 

@@ -24,8 +24,10 @@ PROVIDED_BY = {"django": "Django", "django_q": "django-q2", "django_htmx": "djan
                "pydantic_core": "pydantic", "referencing": "jsonschema"}  # fmt: skip
 """Import name -> package, where the two differ."""
 
-BY_EXTRA = {"s3": ("ledger/s3.py", {"storages", "boto3", "botocore", "urllib3"}),
-            "agents": ("ledger/agents/", {"pydantic_ai", "pydantic_graph", "genai_prices"})}  # fmt: skip
+BY_EXTRA = {
+    "s3": ("ledger/s3.py", {"storages", "boto3", "botocore", "urllib3"}),
+    "agents": ("ledger/agents/", {"pydantic_ai", "pydantic_graph", "genai_prices"}),
+}
 """What an extra brings, and the only place that imports it."""
 
 SIGNING_IN = {"login", "login-link", "logout"}
