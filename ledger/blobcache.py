@@ -29,6 +29,7 @@ LOOKS: Final = 16
 """The files are counted anew when a process has added this part of the bound; between two counts
 it can be passed by that much for each process."""
 
+_keeping = True
 _unseen = -1
 """Bytes that this process added since the files were last counted; -1: never counted."""
 
@@ -60,7 +61,7 @@ def copy_in(source: IO[bytes]) -> tuple[str, BinaryIO]:
 
     What is over a quarter of the bound is copied and not kept. Raises OSError.
     """
-    most = load().blob_cache_bytes
+    most = load().blob_cache_bytes if _keeping else 0
     folder = _locate_top() / INCOMING
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=folder)
@@ -84,6 +85,18 @@ def copy_in(source: IO[bytes]) -> tuple[str, BinaryIO]:
     finally:
         Path(name).unlink(missing_ok=True)
     return digest.hexdigest(), file
+
+
+@contextlib.contextmanager
+def keeping_nothing() -> Iterator[None]:
+    """Within the block copies are only handed out: the disk is full."""
+    global _keeping
+    _keeping = False
+    trim_cache(0)
+    try:
+        yield
+    finally:
+        _keeping = True
 
 
 def _bound_cache(added: int, most: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ledger import blobcache, blobs, sql
 from ledger.artifacts import write_blob_rows
+from ledger.errors import StoreUnavailable
 from ledger.filerules import PLAIN, Workspace
 from ledger.sql import Claimed
 from ledger.workspaces import folders, preparing
@@ -98,20 +99,26 @@ class TaskFolder:
     def _restore(self) -> None:
         try:
             restore_tree(self._known, self.path, self._rules, tick=self._check)
-        except OSError as error:
-            if error.errno not in FULL:
+        except (OSError, StoreUnavailable) as error:
+            if not _is_full(error):
                 raise
             folders.drop_idle(0)
-            blobcache.trim_cache(0)
             try:
-                restore_tree(self._known, self.path, self._rules, tick=self._check)
-            except OSError as again:
-                if again.errno not in FULL:
+                with blobcache.keeping_nothing():
+                    restore_tree(self._known, self.path, self._rules, tick=self._check)
+            except (OSError, StoreUnavailable) as again:
+                if not _is_full(again):
                     raise
                 raise folders.NoRoom(
                     f"The task's files, {total_size(self._known):,} bytes, do not fit on the disk "
-                    f"of {self.path.parent.parent} ({again.strerror}). Make room there."
+                    f"of {self.path.parent.parent}. Make room there."
                 ) from again
+
+
+def _is_full(error: BaseException) -> bool:
+    """Whether this host's disk is, met by us or by a store on its way here."""
+    cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
+    return isinstance(cause, OSError) and cause.errno in FULL
 
 
 def _leave_ignored(tree: Tree, rules: Workspace) -> Tree:

@@ -26,7 +26,8 @@ HEADS = {"runs": report.HEAD, "bots": bots.HEAD, "reruns": rerun.HEAD, "stops": 
 LONG_FORMS = {"hypothesis": ("tests/ledger/test_machine.py", 20),
               "effects": ("tests/crash/test_site_effects.py", 20),
               "agents": ("tests/agents/test_crash.py", 15),
-              "moving": ("tests/workspaces/test_moving.py", 20),
+              "workspaces": (
+                  "tests/workspaces/test_cost.py tests/workspaces/test_moving.py", 40),
               "long-forms": (
                   "tests/crash/test_site_claims.py tests/crash/test_site_instants.py "
                   "tests/crash/test_site_locks.py "

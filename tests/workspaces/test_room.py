@@ -133,6 +133,21 @@ def test_a_full_disk_is_tried_once_more_without_the_idle_folders(var: Path) -> N
     run_on_small_disk(var, rebuild_both)
 
 
+def test_a_full_disk_is_tried_once_more_without_copies_of_a_store_elsewhere(
+    var: Path, settings: Any
+) -> None:
+    far = {"BACKEND": "tests.test_blobcache.FarStorage"}
+    settings.STORAGES = {**settings.STORAGES, "longwatch": far}
+    held, path = make_task(2_000_000, files=100)
+    whole = describe(path)
+    forget_home()
+
+    def rebuild() -> None:
+        assert describe(TaskFolder(held).path) == whole
+
+    run_on_small_disk(var, rebuild)
+
+
 def test_a_disk_that_stays_full_is_an_error_that_names_it(var: Path) -> None:
     held, _ = make_task(2_000_000)
     forget_home()
