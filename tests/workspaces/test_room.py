@@ -23,6 +23,8 @@ from tests.workspaces.kit import describe, forget_home, move_on
 
 pytestmark = pytest.mark.django_db
 
+ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
 
 def make_task(size: int, files: int = 1) -> tuple[Claimed, Path]:
     """A task with a workspace of so many bytes, whose folder lies on this host."""
@@ -162,6 +164,10 @@ def test_a_disk_that_stays_full_is_an_error_that_names_it(var: Path) -> None:
     run_on_small_disk(var, rebuild)
 
 
+def count_files(top: Path, process: int) -> int:
+    return len(list(top.glob(f"{process}-*/*/f*")))
+
+
 def test_workers_killed_while_they_rebuild_leave_no_half_folder_and_no_disk_used(
     settings: Any,
 ) -> None:
@@ -172,15 +178,18 @@ def test_workers_killed_while_they_rebuild_leave_no_half_folder_and_no_disk_used
     seed = random.Random(7)
     seen = set()
     for _ in range(12):
+        enough = seed.randrange(1, 100)
         child = os.fork()
         if child == 0:
             found = describe(TaskFolder(held).path)
             os._exit(0 if found == before else 1)
-        time.sleep(seed.uniform(0, 0.06))
+        deadline = time.monotonic() + 30
+        while count_files(top, child) < enough and not os.waitid(os.P_PID, child, ENDED):
+            assert time.monotonic() < deadline
         os.kill(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert status in {0, -signal.SIGKILL}
-        seen |= {len(list(home.glob("*/f*"))) for home in top.glob("[0-9]*")}
+        seen.add(count_files(top, child))
     assert describe(TaskFolder(held).path) == before
     assert len(list(top.glob("*/"))) == 1, "all that the killed ones left is gone"
     assert seen - {0, 100}, "some were killed in the middle"
