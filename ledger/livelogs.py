@@ -67,8 +67,8 @@ def write_row(running: Running) -> None:
 
 
 def keep_rest(running: Running) -> None:
-    """Before an attempt that was followed is given back: what it said since the last write, which
-    nothing else will tell."""
+    """What an attempt that was followed said since the last write: where it is given back, nothing
+    else will tell."""
     if 0 < running.log.followed < running.log.size:
         try:
             write_row(running)
@@ -102,6 +102,14 @@ class Follower:
         now = time.monotonic()
         if now < self._due:
             return None
+        try:
+            self._follow(now)
+        except DatabaseError as error:  # a lock that others hold is no outage
+            if not sql.is_locked(error):
+                raise
+        return None
+
+    def _follow(self, now: float) -> None:
         running = self._find()
         self._drop_rows(running)
         if (
@@ -110,17 +118,13 @@ class Follower:
             or now < running.began + QUIET_SECONDS
             or running.log.size == running.log.followed
         ):
-            return None
+            return
         self._due = now + QUIET_SECONDS
         try:
             write_row(running)
             self._written[running.lease.fence] = (running, 0)
         except LeaseLost:  # the heart tells the step
             self._refused = running
-        except DatabaseError as error:
-            if not sql.is_locked(error):
-                raise
-        return None
 
     def _drop_rows(self, running: Running | None) -> None:
         over = [(one, tries) for one, tries in self._written.values() if one is not running]

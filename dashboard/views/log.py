@@ -31,7 +31,7 @@ def show_log(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     """The log of one attempt (`fence`), or of whatever runs or ran last; of it only a new end."""
     fence = read_seq(request.GET.get("fence", ""), "fence")
     found = queries.read_log(task_id, fence=fence, newest=SHOWN)
-    tag = "{fence}.{next}.{state}".format(**found)
+    tag = "{fence}.{next}.{state}.{finished:d}".format(**found)
     if unchanged := find_unchanged(request, tag):
         return unchanged
     running = found["state"] == "running"

@@ -50,7 +50,7 @@ def watch(page: Any, until: str, seconds: float) -> list[str]:
 def download(page: Any, name: str, folder: Path) -> Path:
     """An artifact, by a click on its link."""
     with page.expect_download() as waiting:
-        page.locator("#task-side .files a", has_text=name).click()
+        page.locator("#task-side .files a[download]", has_text=name).click()
     target = folder / name
     waiting.value.save_as(target)
     return target
