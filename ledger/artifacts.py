@@ -124,18 +124,24 @@ def store_upload(
     stored = blobs.store_blobs([stream], bound, corruption.is_marked)[0]
     if digest is not None and stored.digest != digest:
         raise ContentMismatch(stored.digest)
+    with sql.atomic():
+        artifact = record_upload(stored, name, choose_media_type(name, media_type), actor)
+    return Artifact.objects.select_related("blob").get(pk=artifact.pk)
+
+
+def record_upload(stored: Stored, name: str, media_type: str, actor: str) -> Artifact:
+    """The row of an upload whose bytes are in the store, on the audit log; in a transaction."""
+    write_blob_rows([stored])
     artifact = Artifact(
         name=name,
-        media_type=choose_media_type(name, media_type),
+        media_type=media_type,
         blob_id=stored.digest,
         created_at=clock.now(),
         created_by=actor[:200],
     )
-    with sql.atomic():
-        write_blob_rows([stored])
-        Artifact.objects.bulk_create([artifact])
-        auditing.audit_upload(actor, artifact, stored.size)
-    return Artifact.objects.select_related("blob").get(pk=artifact.pk)
+    Artifact.objects.bulk_create([artifact])
+    auditing.audit_upload(actor, artifact, stored.size)
+    return artifact
 
 
 def write_blob_rows(stored: Iterable[Stored]) -> None:

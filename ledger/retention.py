@@ -139,10 +139,11 @@ def _drop(
     actor: Actor,
     task: UUID | None = None,
 ) -> None:
-    dropped = list(rows)
-    for row in dropped:
+    count = size = 0
+    for row in rows:
         assert row.blob is not None
         proof = {"sha256": row.blob.digest, "size": row.blob.size}
         Artifact.objects.filter(pk=row.pk).update(blob=None, expired_at=now, proof=proof)
-    told = {"artifacts": len(dropped), "size": sum(row.blob.size for row in dropped if row.blob)}
+        count, size = count + 1, size + row.blob.size
+    told = {"artifacts": count, "size": size}
     write_entry(actor, "artifacts_expired", target, at=now, task=task, after=told)

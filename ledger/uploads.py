@@ -14,10 +14,10 @@ from uuid import UUID
 from django.db import IntegrityError
 from django.db.models.expressions import Combinable
 
-from ledger import artifacts, auditing, blobs, clock, conf, corruption, sql
+from ledger import artifacts, blobs, clock, conf, corruption, sql
 from ledger.artifacts import ContentMismatch
 from ledger.errors import InvalidInput, LedgerError, NotFound, PayloadTooLarge
-from ledger.models import Artifact, Upload, UploadPart
+from ledger.models import Upload, UploadPart
 
 SLOTS: Final = 10
 """Uploads that somebody may have open at once."""
@@ -187,20 +187,11 @@ def _finish(upload: Upload) -> Upload:
     with sql.atomic():
         row = Upload.objects.select_for_update().filter(pk=upload.pk).first()
         if row is not None and row.artifact_id is None:
-            artifacts.write_blob_rows([stored])
-            artifact = Artifact(
-                name=row.name,
-                media_type=row.media_type,
-                blob_id=stored.digest,
-                created_at=clock.now(),
-                created_by=row.created_by,
-            )
-            Artifact.objects.bulk_create([artifact])
+            artifact = artifacts.record_upload(stored, row.name, row.media_type, row.created_by)
             Upload.objects.filter(pk=row.pk).update(
                 artifact=artifact, slot=None, expires_at=_find_end()
             )
             UploadPart.objects.filter(upload=row).delete()
-            auditing.audit_upload(row.created_by, artifact, stored.size)
     return find_upload(upload.pk, upload.created_by)
 
 
