@@ -36,6 +36,7 @@ def test_an_unchanged_poll_leaves_the_page_alone(open_page: OpenPage, three: Wor
     task = make_in(states.RUNNING, three)
     with open_page("operator") as page:
         page.goto(f"/tasks/{task.id}/")
+        page.wait_for_selector("#task-log p")  # it comes by a request of its own, the first
         page.evaluate("window.node = document.querySelector('#task-vitals'); " + MARK)
         for _ in range(2):
             with page.expect_response(is_poll) as answered:
