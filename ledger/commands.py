@@ -72,14 +72,8 @@ class Check(BaseModel):
 
     def make_environment(self, secrets: Mapping[str, str]) -> dict[str, str]:
         """All that the command finds, beside its HOME and TMPDIR."""
-        given = [entry.partition("=") for entry in self.env]
-        named = {
-            name: value if equals else os.environ[name]
-            for name, equals, value in given
-            if equals or name in os.environ
-        }
         own = {"PATH": self.find_path(), "PYTHONDONTWRITEBYTECODE": "1"}
-        return {**own, **named, **secrets}
+        return {**own, **sandbox.pick_environment(self.env), **secrets}
 
 
 class UnknownCheck(LookupError):

@@ -15,17 +15,19 @@ class Workspace:
     `ignore` has patterns as in a .gitignore: what they match is neither stored nor promised.
     `setup` is a command and its arguments, run without a shell where the folder has been rebuilt,
     once all files of `inputs` are there; for the same inputs its `outputs`, which are ignored too,
-    come from a cache of the host. Raises ValueError for what can't be.
+    come from a cache of the host. `env` has variables for the command: names of the worker's own
+    to pass on, or `NAME=value`. Raises ValueError for what can't be.
     """
 
     ignore: Sequence[str] = ()
     setup: Sequence[str] = ()
     inputs: Sequence[str] = ()
     outputs: Sequence[str] = ()
+    env: Sequence[str] = ()
     _spec: GitIgnoreSpec = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("ignore", "setup", "inputs", "outputs"):
+        for name in ("ignore", "setup", "inputs", "outputs", "env"):
             given = getattr(self, name)
             if isinstance(given, str) or not all(isinstance(text, str) and text for text in given):
                 raise ValueError(f"Workspace({name}=): takes a list of texts, not {given!r}")
@@ -33,8 +35,8 @@ class Workspace:
         for name in ("inputs", "outputs"):
             paths = tuple(_check_path(path, name) for path in getattr(self, name))
             object.__setattr__(self, name, paths)
-        if not self.setup and (self.inputs or self.outputs):
-            raise ValueError("Workspace(): inputs= and outputs= are those of setup=")
+        if not self.setup and (self.inputs or self.outputs or self.env):
+            raise ValueError("Workspace(): inputs=, outputs= and env= are those of setup=")
         try:
             spec = GitIgnoreSpec.from_lines(self.ignore)
         except ValueError as error:

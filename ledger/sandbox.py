@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -165,6 +165,17 @@ def _describe(
             "TMPDIR": str(scratch / "tmp"),
             **environment,
         },
+    }
+
+
+def pick_environment(declared: Iterable[str]) -> dict[str, str]:
+    """Variables for others' programs, and no more than are declared: `NAME=value`, or the name of
+    one of our own to hand on, where we have it."""
+    given = [entry.partition("=") for entry in declared]
+    return {
+        name: value if equals else os.environ[name]
+        for name, equals, value in given
+        if equals or name in os.environ
     }
 
 

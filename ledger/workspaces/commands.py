@@ -16,11 +16,18 @@ from pathlib import Path
 from typing import Final
 
 from ledger.processes import describe_exit
+from ledger.sandbox import pick_environment
 
 LAST_LINES: Final = 20
 LONGEST_LINE: Final = 2_000
 CHUNK: Final = 65_536
 LOOK_SECONDS: Final = 0.05
+
+KEPT: Final = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LC_ALL", "LC_CTYPE",
+)  # fmt: skip
+"""What programs and their caches are found by. The rest names the database and holds keys of
+clouds, and the command may run other people's code."""
 
 
 class SetupFailed(Exception):
@@ -31,18 +38,21 @@ class SetupFailed(Exception):
 
 
 def run_command(
-    argv: Sequence[str], folder: Path, log: logging.Logger, check: Callable[[], None]
+    argv: Sequence[str],
+    folder: Path,
+    log: logging.Logger,
+    check: Callable[[], None],
+    env: Sequence[str] = (),
 ) -> None:
     """Run it in `folder`, what it writes to `log`; `check`, called all along, may raise to end it.
+    Of our environment it has KEPT, and what `env` declares.
 
     Ends with all of its group, however that is. Raises SetupFailed, with its last lines.
     """
     log.info("set-up: %s", shlex.join(argv))
-    # Ours name the database and hold secrets, and the command may run other people's code.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LONGWATCH_")}
     try:
         process = subprocess.Popen(
-            argv, cwd=folder, env=kept, bufsize=0, process_group=0,
+            argv, cwd=folder, env=pick_environment([*KEPT, *env]), bufsize=0, process_group=0,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
     except (OSError, ValueError) as error:

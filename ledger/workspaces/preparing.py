@@ -50,7 +50,8 @@ def name_setup(rules: Workspace, tree: Tree) -> str:
             return ""
         inputs += found
     platform_is = [platform.system(), platform.machine(), platform.python_version()]
-    told = {"setup": rules.setup, "outputs": rules.outputs, "inputs": inputs, "on": platform_is}
+    declared = {"setup": rules.setup, "env": rules.env, "outputs": rules.outputs}
+    told = {**declared, "inputs": inputs, "on": platform_is}
     return hashlib.sha256(canonical.dump_json(told).encode()).hexdigest()
 
 
@@ -74,7 +75,7 @@ def set_up(
         return
     except (_Missing, WorkspaceRefused):
         _remove_outputs(folder, rules)
-    run_command(rules.setup, folder, log, check)
+    run_command(rules.setup, folder, log, check, rules.env)
     if rules.outputs:
         try:
             _keep_outputs(folder, rules, name, check)

@@ -212,9 +212,14 @@ def is_running(pid: int) -> bool:
 def test_a_flood_without_a_line_end_takes_no_memory_and_secrets_are_not_handed_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("LONGWATCH_DATABASE_URL", "postgresql://secret")
-    monkeypatch.setenv("LONGWATCH_SECRET_MAIL", "hunter2")
+    for name in ("LONGWATCH_SECRET_MAIL", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "DATABASE_URL"):
+        monkeypatch.setenv(name, "hunter2")
+    monkeypatch.setenv("INDEX_KEY", "declared")
     log = StepLog()
-    script = "head -c 20000000 /dev/zero | tr '\\0' x; echo; env | grep -c LONGWATCH_; true"
-    TaskFolder(claim_new(make_workflow()), Workspace(setup=["sh", "-c", script]), log)
-    assert log.read_tail().endswith("INFO 0")
+    script = "head -c 20000000 /dev/zero | tr '\\0' x; echo; env | grep -c hunter2; "
+    script += "echo $INDEX_KEY $MODE ${HOME:+home} $(command -v env)"
+    rules = Workspace(setup=["sh", "-c", script], env=["INDEX_KEY", "MODE=copy", "NOT_SET"])
+    TaskFolder(claim_new(make_workflow()), rules, log)
+    zero, told = log.read_tail().splitlines()[-2:]
+    assert zero.endswith("INFO 0")
+    assert "declared copy home /" in told
