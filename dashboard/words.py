@@ -94,6 +94,7 @@ EVENTS = {
     "resumed": Look("Resumed", "run", "is-run"),
     "retried": Look("Retried now", "run", "is-run"),
     "limits_changed": Look("Limits changed", "idle", "is-idle"),
+    "limit_warned": Look("Limit nearly used", "stall", "is-stall"),
     "effect_marked": Look("Effect settled by a person", "idle", "is-idle"),
     "compensating": Look("Undoes its effects", "fix", "is-fix"),
     "compensated": Look("Effect undone", "fix", "is-fix"),

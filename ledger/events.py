@@ -37,6 +37,7 @@ KINDS = frozenset(
         "resumed",
         "retried",
         "limits_changed",
+        "limit_warned",
         "edited",
         "effect_marked",
         "compensating",

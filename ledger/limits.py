@@ -16,6 +16,7 @@ from django.db.models import F
 from ledger import bounds, clock, conf, sql, states
 from ledger.canonical import clean_text
 from ledger.errors import InvalidInput, LeaseLost, LimitReached, TaskNotFound
+from ledger.events import Actor, record_event
 from ledger.models import Reservation, Spend, Task
 
 NAMES = ("units", "tokens", "cost", "wall", "deadline_at")
@@ -27,6 +28,8 @@ _LARGEST = 2**53
 """Counts stay exact in every JSON reader, browsers included."""
 _MOST = 2**63 - 1
 """Of a sum."""
+WARN_AT = (80, 50)
+"""Per cent of a limit of tokens or money whose use is told by an event."""
 
 
 class Used(Protocol):
@@ -282,6 +285,8 @@ def record_spend(
                     note=f"child task {child.title or child.workflow}"[:500], **amounts,
                 )  # fmt: skip
             change_sums(line, **{f"used_{name}": amount for name, amount in amounts.items()})
+            tokens = amounts["tokens_in"] + amounts["tokens_out"]
+            _warn_line(line, Actor("worker", held.owner), tokens, amounts["cost"])
             if reservation:
                 close_reservation(line, reservation, "settled")
     except IntegrityError:
@@ -293,6 +298,28 @@ def record_spend(
     held.used_cost = task.used_cost
     check_sums(line)
     return True
+
+
+def _warn_line(line: list[Task], worker: Actor, tokens: int, cost: int) -> None:
+    """An event in each unfinished task of the line of which just so much passed a share of a limit.
+
+    Of the shares that one amount passes, the largest; a limit that was raised warns again.
+    """
+    for task in line:
+        if task.finished_at is not None:
+            continue
+        spent = task.used_tokens_in + task.used_tokens_out
+        before = task.event_seq
+        for name, used, amount, limit, show in (
+            ("tokens", spent, tokens, task.limit_tokens, int),
+            ("cost", task.used_cost, cost, task.limit_cost, conf.format_money),
+        ):
+            passed = (n for n in WARN_AT if (used - amount) * 100 < n * limit <= used * 100)
+            if share := next(passed, None):
+                record_event(task, "limit_warned", worker, clock.read(), limit=name,
+                             percent=share, used=show(used), of=show(limit))  # fmt: skip
+        if task.event_seq != before:
+            Task.objects.filter(pk=task.pk).update(event_seq=task.event_seq)
 
 
 def reserve_amount(

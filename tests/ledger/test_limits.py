@@ -315,6 +315,39 @@ def test_a_spend_is_no_revision(flow: Workflow) -> None:
     operators.pause_task(task.pk, actor=OPERATOR, revision=before.revision)
 
 
+def test_half_and_four_fifths_of_a_limit_are_told_once_each(flow: Workflow) -> None:
+    task = submit(flow, limits_given={"cost": "1.00", "tokens": 1000})
+    held = claim(flow)
+
+    def list_told() -> list[tuple[str, int]]:
+        told = Event.objects.filter(task=task, kind="limit_warned").order_by("seq")
+        return [(one.data["limit"], one.data["percent"]) for one in told]
+
+    limits.record_spend(held, key="1", cost="0.499999999", tokens_in=499)
+    assert list_told() == []
+    limits.record_spend(held, key="2", cost="0.000000001")
+    limits.record_spend(held, key="2", cost="0.000000001")
+    limits.record_spend(held, key="3", tokens_in=100, tokens_out=401)
+    assert list_told() == [("cost", 50), ("tokens", 80)]
+    limits.record_spend(held, key="4", cost="0.30")
+    limits.record_spend(held, key="5", cost="0.10")
+    assert list_told()[2:] == [("cost", 80)]
+    assert Event.objects.filter(kind="limit_warned").last().data["of"] == "1.00"
+    complete(held, flow)  # its checkpoint has a number of its own, and no row
+    assert list(task.events.order_by("seq").values_list("seq", flat=True)) == [1, 2, 3, 4, 6]
+
+
+def test_what_a_child_spends_warns_its_parent_too(flow: Workflow) -> None:
+    parent = submit(flow, limits_given={"tokens": 100})
+    child = submit(flow, limits_given={"tokens": 1000})
+    Task.objects.filter(pk=child.pk).update(parent=parent)
+    first, second = claim(flow), claim(flow, OTHER)
+    held = first if first.task_id == child.pk else second
+    limits.record_spend(held, key="1", tokens_in=60)
+    told = Event.objects.get(kind="limit_warned")
+    assert (told.task_id, told.data["used"]) == (parent.pk, 60)
+
+
 def test_a_passed_limit_is_recorded_before_it_is_raised(flow: Workflow) -> None:
     task = submit(flow, limits_given={"cost": "1.00"})
     held = claim(flow)
