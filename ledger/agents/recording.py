@@ -18,7 +18,6 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import (
     ApprovalRequired,
     CallDeferred,
-    ModelHTTPError,
     ModelRetry,
     ToolFailed,
     ToolFailedError,
@@ -35,23 +34,15 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import DeferredToolRequests, ToolDefinition, ToolDenied
 
 from ledger.agents.history import dump_messages, load_messages
-from ledger.agents.prices import estimate_request, price_response, price_tokens
-from ledger.agents.refusals import explain_refusal
+from ledger.agents.requests import Request
 from ledger.agents.rules import Policy, Rule, Tool
 from ledger.conf import load
 from ledger.errors import OutOfScope
-from ledger.holds import Hold
 from ledger.models.effects import DONE
-from ledger.queries.effects import OWN, UNKNOWN
+from ledger.queries.effects import UNKNOWN
 
 if TYPE_CHECKING:
     from ledger.context import Context
-
-SAID = f"{OWN}model"
-"""The effect whose result is the model's answer."""
-
-SPOILED = f"{OWN}spoiled"
-"""Says that an answer could not be gone on with: the next attempt asks for another."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _KINDS = {"returned", "retry", "failed"}
@@ -88,11 +79,7 @@ class Recorder(AbstractCapability[Any]):
     ) -> None:
         self.ctx = ctx
         self.policy = policy
-        self.unpriced = unpriced
-        self.output_tokens = output_tokens
-        self.spoiled = sum(name.startswith(SPOILED) for name in records)
-        self.said = f"{SAID}.{self.spoiled}" if self.spoiled else SAID
-        self.stored: dict[str, Any] | None = records.get(self.said)
+        self.request = Request(ctx, records, unpriced=unpriced, output_tokens=output_tokens)
         self.asked = False
         """Whether the model has answered in this unit, now or in an earlier attempt."""
         self.calls: list[dict[str, Any]] = []
@@ -104,44 +91,23 @@ class Recorder(AbstractCapability[Any]):
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: Any
     ) -> ModelResponse:
         """The stored answer, or the model's, which is then stored and paid."""
-        if self.stored is None:
-            self.stored = await self._ask_model(ctx, request_context, handler)
-        Hold(self.ctx, self.stored["hold"]).settle(**self.stored["spent"])
+        if self.request.stored is None:
+            with self.request.asking(request_context):
+                response = await handler(request_context)
+            opening = dump_messages(ctx.messages) if len(ctx.messages) == 1 else None
+            self.request.keep(response, request_context, opening=opening)
         self.asked = True
-        found = load_messages([self.stored["response"]])[0]
-        assert isinstance(found, ModelResponse)
-        return found
+        return self.request.read()
 
-    async def _ask_model(
-        self, ctx: RunContext[Any], request: ModelRequestContext, handler: Any
-    ) -> dict[str, Any]:
-        tokens = estimate_request(request, self.output_tokens)
-        cost = price_tokens(request.model, tokens, self.unpriced)
-        hold = self.ctx.reserve(tokens=sum(tokens), cost=cost)
-        self.ctx._begin_effect(self.said, None)
-        try:
-            response = await handler(request)
-        except ModelHTTPError as error:
-            if not error.in_stream:  # refused, so there is nothing to pay
-                hold.release()
-            explain_refusal(error, self.ctx.attempt)
-        if not response.usage.unmeasured_requests:
-            tokens = (response.usage.input_tokens, response.usage.output_tokens)
-            cost = price_response(response, request.model)
-        spent = {
-            "tokens_in": tokens[0], "tokens_out": tokens[1], "cost": str(cost),
-            "note": f"{response.model_name} {response.provider_response_id or ''}".strip(),
-        }  # fmt: skip
-        stored: dict[str, Any] = self.ctx._finish_effect(self.said, {
-            "response": dump_messages([response])[0], "hold": hold.key, "spent": spent,
-            "opening": dump_messages(ctx.messages) if len(ctx.messages) == 1 else None,
-        })  # fmt: skip
-        return stored
+    @property
+    def stored(self) -> dict[str, Any] | None:
+        """What is on record of the model's answer."""
+        return self.request.stored
 
     def spoil(self, error: Exception) -> None:
         """Put on record that the answer led to nothing but this error."""
         if self.asked:
-            self.ctx.once(f"{SPOILED}.{self.spoiled + 1}", lambda: str(error))
+            self.request.spoil(error)
 
     # --- Tools ------------------------------------------------------------------------------------
 
