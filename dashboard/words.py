@@ -95,6 +95,7 @@ EVENTS = {
     "retried": Look("Retried now", "run", "is-run"),
     "limits_changed": Look("Limits changed", "idle", "is-idle"),
     "limit_warned": Look("Limit nearly used", "stall", "is-stall"),
+    "tool_denied": Look("Tool call denied", "fail", "is-fail"),
     "effect_marked": Look("Effect settled by a person", "idle", "is-idle"),
     "compensating": Look("Undoes its effects", "fix", "is-fix"),
     "compensated": Look("Effect undone", "fix", "is-fix"),

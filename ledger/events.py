@@ -38,6 +38,7 @@ KINDS = frozenset(
         "retried",
         "limits_changed",
         "limit_warned",
+        "tool_denied",
         "edited",
         "effect_marked",
         "compensating",

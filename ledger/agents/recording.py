@@ -33,6 +33,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import DeferredToolRequests, ToolDefinition, ToolDenied
 
+from ledger.agents.decisions import record_denial
 from ledger.agents.history import dump_messages, load_messages
 from ledger.agents.requests import Request
 from ledger.agents.rules import Policy, Rule, Tool
@@ -125,6 +126,7 @@ class Recorder(AbstractCapability[Any]):
         note = {"id": call.tool_call_id, "tool": call.tool_name, "decision": decision}
         self.calls.append(note | ({"reason": rule.reason} if rule.reason else {}))
         if decision == "deny":
+            record_denial(self.ctx, call.tool_name, call.tool_call_id, rule.reason)
             why = f": {rule.reason}" if rule.reason else ""
             return ToolDenied(f"This call is not allowed{why}.")
         if decision == "ask":

@@ -107,9 +107,13 @@ def test_what_is_denied_is_not_called_and_an_approver_cant_edit_a_call_into_it()
     tools = {"pay": [deny(lambda args: args["amount"] > 100, reason="over 100"), ask()]}
     calls = [("pay", {"amount": 500}), ("pay", {"amount": 50})]
     answers = {"look": {"decision": "approve", "values": {"amount": 101}}}
-    ended = play(till, calls, tools, answers=answers)
+    ended = play(till, calls, tools, answers=answers, faults={"look": [LOST]})
     assert ended.result == {"look": " | ".join(["This call is not allowed: over 100."] * 2)}
     assert (till.paid, Approval.objects.count()) == ([], 1)
+    denied = [one["data"] for one in ended.events if one["kind"] == "tool_denied"]
+    assert [(one["tool"], one["call"], one["reason"]) for one in denied] == [
+        ("pay", "req-1-0", "over 100"), ("pay", "req-1-1", "over 100"),
+    ]  # fmt: skip
 
 
 def test_a_tool_out_of_the_workflows_scope_is_denied() -> None:

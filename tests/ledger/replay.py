@@ -103,7 +103,7 @@ def check_questions(record: Record) -> None:
 
 
 HARMLESS = {"signalled", "dead", "failed", "cancelled", "retried", "limits_changed",
-            "limit_warned",
+            "limit_warned", "tool_denied",
             "pause_requested", "resumed", "edited", "stale_write_refused", "approval_requested",
             "approval_voted",
             "approval_decided", "approval_expired", "approval_voided", "effect_marked",
