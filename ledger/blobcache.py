@@ -34,6 +34,11 @@ _unseen = -1
 """Bytes that this process added since the files were last counted; -1: never counted."""
 
 
+class CacheGone(OSError):
+    """The cache's folder went while it was used. No FileNotFoundError, which says of a store that
+    it lacks the bytes."""
+
+
 def open_cached(digest: str) -> BinaryIO | None:
     """The bytes as an open file at its start, verified; None where they are not here."""
     path = _locate(digest)
@@ -59,12 +64,11 @@ def open_cached(digest: str) -> BinaryIO | None:
 def copy_in(source: IO[bytes]) -> tuple[str, BinaryIO]:
     """Keep what is left to read of `source`; its digest, and the copy as an open file at its start.
 
-    What is over a quarter of the bound is copied and not kept. Raises OSError.
+    What is over a quarter of the bound is copied and not kept. Raises OSError; a FileNotFoundError
+    is the source's own.
     """
     most = load().blob_cache_bytes if _keeping else 0
-    folder = _locate_top() / INCOMING
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=folder)
+    handle, name = _make_draft()
     file = os.fdopen(handle, "w+b")
     try:
         digest = hashlib.sha256()
@@ -75,9 +79,10 @@ def copy_in(source: IO[bytes]) -> tuple[str, BinaryIO]:
         size = file.tell()
         file.seek(0)
         if size <= most // 4:
-            target = _locate(digest.hexdigest())
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            os.replace(name, target)
+            with contextlib.suppress(FileNotFoundError):  # cleaned beside us; the copy is open
+                target = _locate(digest.hexdigest())
+                target.parent.mkdir(mode=0o700, exist_ok=True)
+                os.replace(name, target)
             _bound_cache(size, most)
     except BaseException:
         file.close()
@@ -85,6 +90,15 @@ def copy_in(source: IO[bytes]) -> tuple[str, BinaryIO]:
     finally:
         Path(name).unlink(missing_ok=True)
     return digest.hexdigest(), file
+
+
+def _make_draft() -> tuple[int, str]:
+    folder = _locate_top() / INCOMING
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return tempfile.mkstemp(dir=folder)
+    except FileNotFoundError as error:
+        raise CacheGone(error.errno, error.strerror, str(folder)) from error
 
 
 @contextlib.contextmanager
@@ -132,8 +146,11 @@ def trim_cache(most: int) -> int:
 
 
 def _remove_drafts(folder: Path) -> None:
-    with tempfile.TemporaryFile(dir=folder) as file:
-        now = os.fstat(file.fileno()).st_mtime  # by the clock that dates all of them
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            now = os.fstat(file.fileno()).st_mtime  # by the clock that dates all of them
+    except OSError:  # gone meanwhile, or the disk is full: files that count go first
+        return
     for changed, _, path in _list_files(folder):
         if changed < now - DRAFT_SECONDS:
             Path(path).unlink(missing_ok=True)

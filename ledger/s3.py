@@ -194,15 +194,16 @@ class DurableObjects(S3Storage):  # type: ignore[misc]  # django-storages has no
             return self._fetch(digest)
 
     def _fetch(self, digest: str) -> Download:
-        keys = sorted(
-            self.list_keys(digest), key=lambda key: (key.modified, key.name), reverse=True
-        )
-        for key in keys:
-            try:
-                return Download(self, key)
-            except ClientError as error:  # removed since, for there is a newer one
-                if error.response.get("Error", {}).get("Code") not in {"NoSuchKey", "404"}:
-                    raise
+        for _ in range(TRIES):
+            found = list(self.list_keys(digest))
+            for key in sorted(found, key=lambda key: (key.modified, key.name), reverse=True):
+                try:
+                    return Download(self, key)
+                except ClientError as error:  # removed since: there is a newer one, listed or not
+                    if error.response.get("Error", {}).get("Code") not in {"NoSuchKey", "404"}:
+                        raise
+            if not found:
+                break
         raise FileNotFoundError(digest)
 
     def probe(self) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import InMemoryStorage, storages
 
 from ledger import blobcache, blobs
+from ledger.errors import StoreUnavailable
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +123,29 @@ def test_a_store_elsewhere_is_asked_once(far: FarStorage) -> None:
         with blobs.open_blob(digest) as file:
             assert file.read() == b"far away"
     assert far.fetched == before + 1
+
+
+@pytest.mark.parametrize("when", ["made", "kept"])
+def test_a_cache_that_goes_meanwhile_says_nothing_of_the_stores_bytes(
+    far: FarStorage, var: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    digest = blobs.store_blobs([b"far away"])[0].digest
+    owner, name = {"made": (tempfile, "mkstemp"), "kept": (os, "replace")}[when]
+    real = getattr(owner, name)
+
+    def clean(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        shutil.rmtree(var / "blob-cache")
+        return real(*args, **options)
+
+    monkeypatch.setattr(owner, name, clean)
+    if when == "made":
+        with pytest.raises(StoreUnavailable, match=r"on the way to it\) is gone"):
+            blobs.open_blob(digest)
+    for _ in range(2):
+        with blobs.open_blob(digest) as file:
+            assert file.read() == b"far away"
+    assert len(list_all(var)) == 1
 
 
 def test_what_a_store_elsewhere_has_wrong_is_not_handed_out(far: FarStorage) -> None:

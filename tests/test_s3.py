@@ -76,6 +76,24 @@ def test_bytes_stored_anew_lie_under_a_new_name_and_mend_what_was_wrong(
         blobs.open_blob(HELLO)
 
 
+def test_what_is_collected_between_the_list_and_the_look_is_found_under_its_newer_name(
+    service: Service, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs.store_blobs([b"hello"])
+    [first] = service.list_names(prefix)
+    real = s3.DurableObjects.list_keys
+
+    def list_first(self: s3.DurableObjects, digest: str = "") -> Iterator[s3.Key]:
+        monkeypatch.setattr(s3.DurableObjects, "list_keys", real)
+        found = list(real(self, digest))
+        blobs.store_blobs([b"hello"])
+        service.client().delete_object(Bucket=BUCKET, Key=first)
+        yield from found
+
+    monkeypatch.setattr(s3.DurableObjects, "list_keys", list_first)
+    assert read_all(HELLO) == b"hello"
+
+
 @pytest.mark.parametrize("size", [0, s3.PART - 1, s3.PART, 2 * s3.PART + 5])
 def test_every_size_comes_back_whole(size: int) -> None:
     content = os.urandom(1 << 16) * (size // (1 << 16) + 1)
