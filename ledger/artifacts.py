@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 MAX_NAME = 255
 REFERENCE = "$artifact"
+OWN = "$"
+"""What names of the ledger's own artifacts begin with, so that they replace none of a step's."""
+
 VALUE_TYPE = "application/vnd.longwatch.value+json"
 ANY_TYPE = "application/octet-stream"
 SMALL_VALUE = 1_024
@@ -120,6 +123,7 @@ def store_upload(
     Raises InvalidInput, PayloadTooLarge, ContentMismatch.
     """
     check_name(name)
+    refuse_own(media_type)
     bound = conf.load().upload_bytes
     stored = blobs.store_blobs([stream], bound, corruption.is_marked)[0]
     if digest is not None and stored.digest != digest:
@@ -225,6 +229,16 @@ def check_name(name: str) -> None:
         canonical.check_json(name, "name")
     except Unserialisable as error:
         raise InvalidInput("name", f"{error.why}.") from error
+
+
+def refuse_own(media_type: str | None, name: str = "") -> None:
+    """Raise InvalidInput for what only the ledger's own artifacts, values and logs, are called."""
+    if name.startswith(OWN):
+        raise InvalidInput("name", f"begins with {OWN!r}, as only the ledger's own do.")
+    if "/vnd.longwatch." in (media_type or "").lower():
+        raise InvalidInput(
+            "media_type", f"{media_type} is the ledger's own; give another, or none."
+        )
 
 
 def spill(claimed: Claimed, name: str, value: Any) -> dict[str, str]:
@@ -333,7 +347,7 @@ def _is_id(text: object) -> bool:
 def _name_value(name: str) -> str:
     if len(name) > 200:
         name = f"{name[:150]}~{canonical.digest_json(name)[:16]}"
-    return f"{name}.json"
+    return f"{OWN}{name}.json"
 
 
 def choose_media_type(name: str, given: str | None) -> str:

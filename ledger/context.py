@@ -300,6 +300,7 @@ class Context:
         The same name again in this unit replaces it. Raises InvalidInput, LeaseLost.
         """
         with self._write("save_artifact()"):
+            artifacts.refuse_own(media_type, name)
             stored = self._store(name, source)
             return insist_on(
                 lambda: artifacts.record_artifact(

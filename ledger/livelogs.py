@@ -41,7 +41,7 @@ def store_whole(claimed: Claimed, unit: UnitLog, *, insist: bool) -> str:
     """
     if not unit.is_long():
         return ""
-    name = f"log-{claimed.step_name}-{claimed.turn}-f{claimed.fence}.txt"
+    name = f"{artifacts.OWN}log-{claimed.step_name}-{claimed.turn}-f{claimed.fence}.txt"
     try:
         return str(artifacts.save_artifact(claimed, name, unit.read_whole(), LOG_TYPE).pk)
     except Exception as error:

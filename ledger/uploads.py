@@ -59,6 +59,7 @@ def begin_upload(
 ) -> Upload:
     """A new, empty upload. Raises InvalidInput, PayloadTooLarge, TooManyUploads."""
     artifacts.check_name(name)
+    artifacts.refuse_own(media_type)
     bound = conf.load().upload_bytes
     if size < 0:
         raise InvalidInput("size", "takes a number of bytes from 0.")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ledger import artifacts, blobs, canonical
+from ledger import artifacts, blobs, canonical, uploads
 from ledger.errors import (
     InvalidInput,
     LeaseLost,
@@ -24,7 +24,8 @@ from ledger.events import Actor
 from ledger.ids import make_id
 from ledger.models import Artifact, Blob
 from ledger.transitions.operators import retry_task
-from tests.held import claim, claim_new, make_workflow
+from ledger.unitlog import LOG_TYPE
+from tests.held import claim, claim_new, make_context, make_workflow
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
 HELLO = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
@@ -238,7 +239,34 @@ def test_the_largest_values_spill_until_the_rest_fits() -> None:
     assert len(canonical.dump_json(fitted)) <= 4_000
     assert artifacts.resolve(fitted, held.task_id) == data
     names = set(Artifact.objects.values_list("name", flat=True))
-    assert names == {"output.large.json", "output.larger.json"}
+    assert names == {"$output.large.json", "$output.larger.json"}
+
+
+def test_a_value_that_spills_replaces_no_artifact_of_the_step() -> None:
+    workflow = make_workflow()
+    held = claim_new(workflow)
+    ctx = make_context(held, workflow)
+    saved = ctx.save_artifact("output.draft.json", b"the step's own")
+    data = {"draft": "x" * 5_000}
+    fitted = artifacts.fit_values(held, data, 1_000)
+    assert artifacts.resolve(fitted, held.task_id) == data
+    with ctx.open_artifact(saved.pk) as file:
+        assert file.read() == b"the step's own"
+
+
+@pytest.mark.parametrize("kind", [artifacts.VALUE_TYPE, f"{LOG_TYPE}; charset=utf-8"])
+def test_what_is_the_ledgers_own_is_made_by_nobody_else(kind: str) -> None:
+    workflow = make_workflow()
+    ctx = make_context(claim_new(workflow), workflow)
+    for save in (
+        lambda: ctx.save_artifact("$log-a-0-f1.txt", b"x"),
+        lambda: ctx.save_artifact("a.txt", b"x", kind.upper()),
+        lambda: artifacts.store_upload(b"x", "a.txt", kind),
+        lambda: uploads.begin_upload("a.txt", 1, "cli:test", kind),
+    ):
+        with pytest.raises(InvalidInput, match="the ledger's own"):
+            save()
+    assert not Artifact.objects.exists()
 
 
 def test_what_fits_stays_as_it_is() -> None:

@@ -87,7 +87,7 @@ def test_an_artifact_expires_long_after_its_task_and_leaves_proof(
     assert client.get(path, headers=headers).json()["state"] == "expired"
     entry = AuditEntry.objects.get(action="artifacts_expired")
     assert (entry.task, entry.after) == (row.task_id, {"artifacts": 1, "size": 5})
-    value = Artifact.objects.select_related("blob").get(name="output.large.json")
+    value = Artifact.objects.select_related("blob").get(name="$output.large.json")
     with artifacts.open_content(value) as file:
         assert file.read() == b'{"a":1}', "what the record itself consists of stays"
 

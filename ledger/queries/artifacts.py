@@ -68,11 +68,12 @@ class Products:
 
 
 def list_products(task_id: UUID) -> Products:
-    """What a task made, at most MAX_PRODUCTS of it, in one query."""
+    """What a task made, logs left out, at most MAX_PRODUCTS of it, in one query."""
     named: dict[str, Any] = {"partition_by": ["name"], "order_by": ["created_at", "id"]}
     rows = (
         see_artifacts()
         .filter(task=task_id)
+        .exclude(media_type=LOG_TYPE)
         .select_related("blob")
         .annotate(number=Window(RowNumber(), **named), before=Window(Lag("id"), **named))
         .annotate(last=Window(Count("*"), partition_by=["name"]))

@@ -108,6 +108,7 @@ def test_output_without_end_costs_no_memory_and_keeps_both_ends(cluster: SiteClu
     (stored,) = Artifact.objects.filter(task=task, media_type=LOG_TYPE).select_related("blob")
     assert MIB < stored.blob.size <= 4 * MIB + 100
     assert queries.list_artifacts(task.pk).items == [], "no product of the task"
+    assert queries.list_products(task.pk).groups == []
     lines = read_unit(task, "pour:0")
     assert lines[0] == "OUT the first line"
     assert lines[-1] == "OUT the last line"
