@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dashboard import forms, task_forms, words
@@ -147,6 +147,16 @@ def list_offers(task: Task) -> list[tuple[Action, str]]:
         soon = f"It is asked; if the unit goes on, Stop now comes after {STOP_AFTER:.0f} s."
         offers[shown.index(CANCEL)] = (CANCEL, soon)
     return offers
+
+
+def offer_edit(task: Task, unit: Mapping[str, Any] | None) -> list[str]:
+    """The button that edits the output `unit`, by why it is disabled ("" when it is not).
+
+    None stands beside a superseded output, nor where nothing can be changed any more.
+    """
+    if unit is None or unit["superseded_in_round"] is not None or task.status in states.FINAL:
+        return []
+    return [task_forms.explain_edit(task, unit["seq"])]
 
 
 def explain_obstacles(offers: list[tuple[Action, str]]) -> list[tuple[str, str]]:

@@ -9,7 +9,6 @@ from typing import Any
 from dashboard import shown, words
 from dashboard.evaluations import read_findings
 from dashboard.templatetags.longwatch import duration, reason_text
-from ledger import states
 from ledger.models import Task
 from ledger.queries import Recovery, Restart, Timeline
 from ledger.queries.timeline import ATTEMPTS
@@ -125,11 +124,6 @@ def find_edit(
     told = (one["data"] for one in record if one["kind"] == "edited")
     why = (data.get("reason") for data in told if data.get("output") == unit["seq"])
     return {"by": called.get(unit["worker"], unit["worker"]), "reason": next(why, None)}
-
-
-def is_editable(task: Mapping[str, Any], unit: Mapping[str, Any]) -> bool:
-    """Whether the button to edit an output stands beside it; the ledger may know better."""
-    return unit["superseded_in_round"] is None and task["status"] not in states.FINAL
 
 
 def tell_events(

@@ -79,8 +79,8 @@ HIDDEN = frozenset(
 
 LABELS = frozenset({"lane", "title"})
 CHANGES = ("before", "after")
-CALLED = {"subject": "", "to": "from step", "reclaims": "losses at this step", "copied_to": "to",
-          "copied_from": "from", "from_step": "at", "outputs": "outputs copied"}  # fmt: skip
+CALLED = {"subject": "", "findings": "", "to": "from step", "reclaims": "losses at this step",
+          "copied_to": "to", "copied_from": "from", "from_step": "at", "outputs": "outputs copied"}  # fmt: skip
 """What a key of an event's data is called; the other keys speak for themselves."""
 
 
@@ -105,9 +105,10 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
 
 def _tell_list(value: list[Any]) -> str:
     """The first parts; of an evaluator's findings where and what."""
-    findings = read_findings(value)
-    told = [f"{one['where']} {one['message']}".strip() for one in findings] or map(str, value)
-    return ", ".join(itertools.islice(told, 5))
+    if findings := read_findings(value):
+        told = (": ".join(filter(None, (one["where"], one["message"]))) for one in findings)
+        return "; ".join(text.rstrip(".") for text in itertools.islice(told, 5))
+    return ", ".join(itertools.islice(map(str, value), 5))
 
 
 def _tell_changes(data: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from dashboard.templatetags.longwatch import write_json
 from ledger import canonical, queries
 from ledger.calls import sees_payload
 from ledger.errors import LedgerError
+from ledger.models import Task
 from ledger.transitions.outputs import explain_obstacle
 
 
@@ -81,14 +82,19 @@ class EditForm(ReasonForm):
         except forms.ValidationError:
             seq = 0  # there is no such unit
         self.unit = queries.find_output(self.task.pk, seq)
-        self.obstacle = "You are not shown contents, so somebody else edits them."
-        if sees_payload():
-            self.obstacle = explain_obstacle(self.task, seq)
+        self.obstacle = explain_edit(self.task, seq)
         self.initial.update(seq=seq, output=write_json(self.unit["output"]))
 
     def read_values(self) -> dict[str, Any]:
         """Number, output and reason."""
         return super().read_values() | {n: self.cleaned_data[n] for n in ("seq", "output")}
+
+
+def explain_edit(task: Task, seq: int) -> str:
+    """Why the output `seq` can't be edited by who asks; empty when it can."""
+    if not sees_payload():
+        return "You are not shown contents, so somebody else edits them."
+    return explain_obstacle(task, seq)
 
 
 class ChangeForm(ReasonForm):

@@ -27,6 +27,9 @@ TURN = 78.0
 NOTE_WIDTH = 22.0
 """Percent that a word beside a mark may take; where a bar begins within, the mark stands alone."""
 
+WORD, FIGURE = 16.0, 6.0
+"""Percent that "round 1", or its number alone, takes on a bar: no word stands on the next one."""
+
 LOOKS = {
     spans.DONE: ("b-ok", "Completed"),
     spans.RUNNING: ("b-run", "Running"),
@@ -123,7 +126,7 @@ class Waterfall:
     axis: Axis
     ticks: list[tuple[str, str]]
     now: str
-    rounds: list[tuple[int, Bar]]
+    rounds: list[tuple[int, Bar, str]]
     key: list[tuple[str, str]]
     older: int
     stride: int
@@ -278,11 +281,14 @@ def mark_restarts(rows: Sequence[Row], timeline: Timeline, axis: Axis) -> None:
             row.label += f". Then a {word} from {one.to}, round {one.round}"
 
 
-def draw_rounds(timeline: Timeline, axis: Axis) -> list[tuple[int, Bar]]:
-    """(round, bar), when there is more than one."""
+def draw_rounds(timeline: Timeline, axis: Axis) -> list[tuple[int, Bar, str]]:
+    """(round, bar, what stands on it), when there is more than one."""
     if not timeline.restarts:
         return []
-    return [
-        (number, Bar(spans.DONE, start, end, number, axis.place(start), axis.place(end)))
-        for number, start, end in timeline.rounds
-    ]
+    found = []
+    for number, start, end in timeline.rounds:
+        bar = Bar(spans.DONE, start, end, number, axis.place(start), axis.place(end))
+        wide = bar.right - bar.left
+        text = f"round {number}" if wide >= WORD else str(number) if wide >= FIGURE else ""
+        found.append((number, bar, text))
+    return found

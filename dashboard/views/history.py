@@ -10,6 +10,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard import past, shown, words
 from dashboard.access import PageRequest, allow
+from dashboard.actions import offer_edit
 from dashboard.htmx import render_page
 from ledger import queries
 from ledger.access import OPERATE, READ
@@ -66,11 +67,11 @@ def render_record(
     request: PageRequest, task_id: UUID, context: dict[str, Any], rows: list[dict[str, Any]]
 ) -> HttpResponseBase:
     """The page; `before` continues a list that fills it."""
-    task = queries.show_task(task_id)
-    unit = context.get("unit")
+    task = queries.find_task(task_id)
+    unit = context.get("unit") if OPERATE in request.scopes else None
     more = {
-        "editable": unit and OPERATE in request.scopes and past.is_editable(task, unit),
-        "task": task | {"name": task["title"] or task["workflow"]},
+        "edits": offer_edit(task, unit) if unit else [],
+        "task": {"id": task.pk, "name": task.title or task.workflow},
         "section": "tasks",
         "before": rows[-1]["seq"] if len(rows) == PAGE else None,
     }

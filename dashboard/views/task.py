@@ -11,7 +11,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard import past, shown, words
 from dashboard.access import PageRequest, allow
-from dashboard.actions import COMPENSATE, explain_obstacles, list_offers, name_position
+from dashboard.actions import COMPENSATE, explain_obstacles, list_offers, name_position, offer_edit
 from dashboard.htmx import find_unchanged, render_page
 from dashboard.panel import Wish, choose_step, open_panel, read_wish
 from dashboard.waterfall import draw_waterfall
@@ -80,10 +80,10 @@ def render_task(
         and any(one["undoable"] for one in context["done_outside"])
         and not COMPENSATE.find_obstacle(row)
     )
-    unit = context["panel"]["unit"]
-    may_edit = OPERATE in request.scopes and unit is not None
-    context["panel"]["editable"] = may_edit and past.is_editable(context["task"], unit)
-    context["sees_log"] = PAYLOAD in request.scopes and not context["ended"]
+    may_edit = OPERATE in request.scopes
+    context["edits"] = offer_edit(row, context["panel"]["unit"]) if may_edit else []
+    context["reads_log"] = PAYLOAD in request.scopes
+    context["sees_log"] = context["reads_log"] and not context["ended"]
     context["over"] = row.status in states.FINAL
     context["obstacles"] = explain_obstacles(context["offers"])
     return render_page(

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q, Subquery
 
 from ledger import conf, queries, states
 from ledger.errors import InvalidInput, NotEditable, NotFound
@@ -69,9 +69,8 @@ def edit_output(
         allowed = frozenset(states.STATUSES) - states.FINAL
         require_status(task, "edit an output of", allowed, FORK_HINT)
         check_stand(task, through, stand, seen.revision)
-        row.refresh_from_db(fields=["superseded_in_round"])
-        if why := find_obstacle(task, row):
-            raise NotEditable(row.seq, why)
+        if why := find_obstacle(task, seq):
+            raise NotEditable(seq, why)
         place = _find_next(task, row)
         void_open_approval(task, actor, now, "an output was edited")
         list_live(task.pk, ~before).update(superseded_in_round=task.round + 1)
@@ -94,23 +93,28 @@ def edit_output(
 
 def explain_obstacle(task: Task, seq: int) -> str:
     """Why the output `seq` can't be edited, as a sentence; empty when it can, or is not there."""
-    row = StepOutput.objects.filter(task=task, seq=seq).defer("output", "log_tail").first()
-    why = find_obstacle(task, row) if row else ""
+    if task.status in states.FINAL:
+        return FORK_HINT
+    why = find_obstacle(task, seq)
     return str(NotEditable(seq, why)) if why else ""
 
 
-def find_obstacle(task: Task, row: StepOutput) -> str:
-    """Why `row` can't be edited as `task` is now, whatever its status; empty when it can."""
+def find_obstacle(task: Task, seq: int) -> str:
+    """Why the output `seq` can't be edited as `task` is now, whatever its status; empty when it
+    can. One query; one more of what was copied."""
+    unit = {"step_index": OuterRef("step_index"), "turn": OuterRef("turn"), "kind": QUESTION}
+    asked = Approval.objects.filter(task=OuterRef("task"), round=OuterRef("round"), **unit)
+    last = list_live(task.pk, Q()).reverse().values("seq")[:1]
+    found = StepOutput.objects.filter(task=task, seq=seq).defer("output", "log_tail")
+    row: Any = found.annotate(asked=Exists(asked), last=Subquery(last)).first()
+    if row is None:
+        return ""
     if row.superseded_in_round is not None:
         return "it is superseded; edit the one in its place"
     stored = task.waits is not None and task.waits["for"] != states.BUDGET
-    if stored and row.seq == _find_last(task):
+    if stored and row.seq == row.last:
         return f"the task waits since then; restart from {row.step_name}"
-    asked = Q(task=task, round=row.round)
-    if row.copied_from is not None:
-        asked |= Q(task__in=queries.list_lineage(task.pk)[1:])
-    unit = {"step_index": row.step_index, "turn": row.turn}
-    if Approval.objects.filter(asked, **unit, kind=QUESTION).exists():
+    if row.asked or (row.copied_from is not None and _was_asked(task, row)):
         return (
             f"people were asked about it as it is; restart from {row.step_name}, so that they "
             "are asked again"
@@ -118,8 +122,11 @@ def find_obstacle(task: Task, row: StepOutput) -> str:
     return ""
 
 
-def _find_last(task: Task) -> int | None:
-    return list_live(task.pk, Q()).values_list("seq", flat=True).last()
+def _was_asked(task: Task, row: StepOutput) -> bool:
+    """Whether people were asked about it where it was copied from, in any round."""
+    origins = {"task__in": queries.list_lineage(task.pk)[1:], "kind": QUESTION}
+    asked = Approval.objects.filter(**origins, step_index=row.step_index, turn=row.turn)
+    return asked.exists()
 
 
 def _leads_to(task: Task, place: dict[str, Any]) -> bool:

@@ -55,7 +55,7 @@ def test_a_unit_shows_what_each_layer_said_and_the_repair_what_it_was_told(
     past = text[text.index('id="repairs-h"') :]
     assert "2 findings: &lt;script&gt;" in past
     assert "line one\nline two</pre>" in past
-    assert "findings: src/&lt;b&gt;.py:3 &lt;script&gt;" in text[text.index('id="events-h"') :]
+    assert "src/&lt;b&gt;.py:3: &lt;script&gt;" in text[text.index('id="events-h"') :]
     last = read_page(operator, ended)
     assert "Passed, with a warning: 1 finding" in last
     assert "What the evaluation found, turn 0, round 1" in last

@@ -9,7 +9,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
+from django.utils.html import escape
 
+from ledger.errors import NotEditable
 from ledger.models import Reach, Signal, StepOutput, Task
 from ledger.transitions import operators, outputs
 from ledger.transitions.forks import fork_task
@@ -178,6 +180,23 @@ def test_only_who_may_act_is_offered_an_edit(
         assert link not in read_page(viewer, task, name, *more)
     operators.restart_task(task.id, to_step="a", note="", actor=OPERATOR)
     assert link not in read_page(operator, task, "output", seq)  # it is superseded
+
+
+@pytest.mark.parametrize("park", [ask, wait_for])
+def test_an_edit_that_the_ledger_would_refuse_is_not_offered(
+    operator: Client, three: Workflow, park: Any
+) -> None:
+    task = submit(three)
+    park(claim(three), three)
+    task.refresh_from_db()
+    seq = StepOutput.objects.get(task=task).seq
+    why = outputs.explain_obstacle(task, seq)
+    with pytest.raises(NotEditable, match=why):
+        outputs.edit_output(task.id, seq, output={}, actor=OPERATOR, reason="late")
+    for name, more in (("task", []), ("output", [seq])):
+        text = read_page(operator, task, name, *more)
+        assert escape(why) in text
+        assert f"{ask_path(task, 'edit')}?unit=" not in text
 
 
 def test_a_copy_of_a_copy_knows_the_nearer_one(operator: Client, three: Workflow) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from dashboard.axis import make_axis
 from dashboard.shown import show_row
-from dashboard.waterfall import draw_waterfall
+from dashboard.waterfall import draw_rounds, draw_waterfall
 from ledger import clock, conf, queries, sql, states, sweeper
 from ledger.models import Approval, Task
 from ledger.queries import timeline
@@ -179,6 +180,17 @@ def test_a_repair_supersedes_what_it_redoes(three: Workflow) -> None:
     assert restart.feedback == {"findings": ["no source"]}
     assert [number for number, _, _ in found.rounds] == [0, 1]
     assert found.recoveries == []
+
+
+def test_no_word_of_a_short_round_stands_on_the_next_one(three: Workflow) -> None:
+    task = submit(three)
+    finish_unit(three)
+    held = claim(three)
+    holder.repair_task(held, make_unit(held, three), to_index=0, to_name="a", feedback=None)
+    finish_unit(three, 60)
+    found = build(task)
+    drawn = draw_rounds(found, make_axis(found, True))
+    assert [(number, word) for number, _, word in drawn] == [(0, "0"), (1, "round 1")]
 
 
 def test_a_persons_restart_says_who(three: Workflow) -> None:
