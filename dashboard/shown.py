@@ -79,8 +79,16 @@ HIDDEN = frozenset(
 
 LABELS = frozenset({"lane", "title"})
 CHANGES = ("before", "after")
-CALLED = {"subject": "", "findings": "", "to": "from step", "reclaims": "losses at this step",
-          "copied_to": "to", "copied_from": "from", "from_step": "at", "outputs": "outputs copied"}  # fmt: skip
+CALLED = {
+    "subject": "",
+    "findings": "",
+    "to": "from step",
+    "reclaims": "losses at this step",
+    "copied_to": "to",
+    "copied_from": "from",
+    "from_step": "at",
+    "outputs": "outputs copied",
+}
 """What a key of an event's data is called; the other keys speak for themselves."""
 
 
