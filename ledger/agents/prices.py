@@ -23,6 +23,9 @@ from pydantic_ai.usage import RequestUsage
 from ledger.conf import parse_money
 from ledger.outcomes import Fail
 
+OUTPUT_TOKENS = 4_096
+"""What a request may answer, where nothing sets `max_tokens`: only for what is reserved."""
+
 MILLION = 1_000_000
 SMALLEST = Decimal("0.000000001")
 FREE = ("test", "function")
@@ -48,6 +51,12 @@ class Rate:
             + usage.cache_read_tokens * self.cache_read
             + usage.cache_write_tokens * self.cache_write
         )  # fmt: skip
+
+
+def check_unpriced(given: str, what: str) -> None:
+    """Raise ValueError for what is no way to treat a model without a price."""
+    if given not in {"fail", "count"}:
+        raise ValueError(f"{what}(unpriced=): {given!r} is neither fail nor count")
 
 
 def read_prices() -> dict[str, Rate]:
@@ -110,9 +119,15 @@ def price_tokens(model: Model, tokens: tuple[int, int], unpriced: str) -> Decima
 def price_response(response: ModelResponse, model: Model) -> Decimal:
     """What a request did cost; 0 where nobody knows, which `price_tokens` let pass before."""
     found = _price_own(response.usage, (f"{model.system}:{model.model_name}", model.model_name))
-    if found is None:
-        found = _round_up(response.usage.cost or Decimal(0))
-    return found
+    if found is not None:
+        return found
+    if response.usage.cost is not None:  # an agent's run has looked it up
+        return _round_up(response.usage.cost)
+    try:
+        return _round_up(response.cost().total_price)
+    except (LookupError, ValueError):
+        tokens = response.usage.input_tokens, response.usage.output_tokens
+        return price_tokens(model, tokens, "count")
 
 
 def _price_own(usage: RequestUsage, names: tuple[str, ...]) -> Decimal | None:

@@ -25,7 +25,7 @@ from ledger.agents.history import (
     read_records,
     tell_last_turn,
 )
-from ledger.agents.prices import read_prices
+from ledger.agents.prices import OUTPUT_TOKENS, check_unpriced, read_prices
 from ledger.agents.questions import make_question, read_answers
 from ledger.agents.recording import Recorder, Waiting
 from ledger.agents.rules import Given, Policy
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 type Goal = str | Callable[[Any], str]
 type Prompt = str | None
-
-OUTPUT_TOKENS = 4_096
-"""What a request may answer, where the agent sets no `max_tokens`: only for what is reserved."""
 
 PATIENCE = 10
 """Turns in a row that may bring back nothing but errors."""
@@ -69,8 +66,7 @@ def agent_step(
     """
     if session_turns is not None:
         bounds.check_count(session_turns, "agent_step(session_turns=)")
-    if unpriced not in {"fail", "count"}:
-        raise ValueError(f"agent_step(unpriced=): {unpriced!r} is neither fail nor count")
+    check_unpriced(unpriced, "agent_step")
     read_prices()  # a wrong line shows here, where workflows are loaded, and not in a unit
     player = _Player(
         agent, goal, Policy(tools or {}), deps, session_turns or 0, handoff_tokens, output_tokens,

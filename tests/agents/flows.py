@@ -13,7 +13,8 @@ from pydantic_ai import Agent, RunContext
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from ledger.agents import Tool, agent_step, call_key
+from ledger.agents import Judge, Tool, agent_step, call_key
+from ledger.evaluators import evaluate
 from ledger.workflows import Workflow
 
 
@@ -65,3 +66,11 @@ counting.step(
     name="count",
     retries=20,
 )
+
+apart = Workflow("judged-apart")
+
+
+@apart.step(isolate=True)
+def judge_apart(ctx: Any) -> Any:
+    """What no step in a process of its own can do."""
+    return evaluate(ctx, [Judge("test", "It is good.")], "work").output
