@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from harness_site.workflows.modernise.archive import Bounds, Refused, pack
-from harness_site.workflows.modernise.archive import unpack as unpack_open
-from harness_site.workflows.modernise.tree import list_files
+from harness_site.workflows.shared.archive import Bounds, Refused, pack
+from harness_site.workflows.shared.archive import unpack as unpack_open
+from harness_site.workflows.shared.tree import list_files
 
 SMALL = Bounds(files=5, file_bytes=2_000_000, total_bytes=3_000_000)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness_site.workflows.modernise.checks import TestRun, compare_runs, run_tests
-from harness_site.workflows.modernise.tree import list_files
+from harness_site.workflows.shared.tree import list_files
 from ledger.sandbox import Bounds
 
 SUITE = """

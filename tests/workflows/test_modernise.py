@@ -12,7 +12,7 @@ import pytest
 
 from harness_site.workflows import modernise
 from harness_site.workflows.modernise.source import copy_distribution
-from harness_site.workflows.modernise.tree import list_files
+from harness_site.workflows.shared.tree import list_files
 from ledger import artifacts
 from ledger.errors import InvalidInput
 from ledger.events import Actor

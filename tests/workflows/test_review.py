@@ -10,7 +10,8 @@ import pytest
 from dashboard.rich_text import render_markdown
 from harness_site.workflows.modernise import review
 from harness_site.workflows.modernise.checks import TestRun
-from harness_site.workflows.modernise.tree import FileDiff
+from harness_site.workflows.shared import showing
+from harness_site.workflows.shared.tree import FileDiff
 
 HELD = ["files", "network", "processes"]
 RUN = TestRun("unittest", 283, 21, 45, [], "", "", HELD, 1.25)
@@ -82,7 +83,7 @@ def test_long_diffs_are_cut_at_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(file["diff"]) for file in files] == [100, 50, 0]
     assert all(file["cut"] and file["added"] == 15 for file in files)
     out = io.BytesIO()
-    review.write_changes(proposal.diffs, out)
+    showing.write_changes(proposal.diffs, out)
     assert out.getvalue() == (b"=== b +15 -0\n" + b"+12345678\n" * 15) * 3
 
 

@@ -18,7 +18,7 @@ from harness_site.workflows.modernise.ruffing import (
     find_rule_problem,
 )
 from harness_site.workflows.modernise.ruffing import plan_changes as plan_in
-from harness_site.workflows.modernise.tree import list_files
+from harness_site.workflows.shared.tree import list_files
 from ledger.linting import RuffFailed, find_ruff
 
 OLD = b"import os\nimport sys\nprint(sys.path)\n"

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from harness_site.workflows.modernise.archive import Bounds, Refused
 from harness_site.workflows.modernise.source import (
     copy_distribution,
     find_distribution,
-    may_run_code,
-    name_after,
 )
-from harness_site.workflows.modernise.tree import list_files
+from harness_site.workflows.shared.archive import Bounds, Refused, name_after
+from harness_site.workflows.shared.submitters import may_run_code
+from harness_site.workflows.shared.tree import list_files
 from ledger.tokens import make_token
 
 

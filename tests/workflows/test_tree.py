@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness_site.workflows.modernise.archive import pack
-from harness_site.workflows.modernise.tree import (
+from harness_site.workflows.shared.archive import pack
+from harness_site.workflows.shared.tree import (
     diff_file,
     list_changes,
     list_files,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from harness_site.workflows.modernise import probe
-from harness_site.workflows.modernise.tree import list_files, show_path
+from harness_site.workflows.shared.tree import copy_tree, list_files, show_path
 from ledger import sandbox
 
 TESTS = ("unittest", "pytest", "compile")
@@ -73,16 +72,6 @@ def run_tests(
         tick=tick,
     )
     return _read_run(kind, ended, bounds)
-
-
-def copy_tree(source: Path, target: Path, paths: Iterable[str]) -> None:
-    """Copy the files `paths` with their modes, over what is there."""
-    target.mkdir(exist_ok=True)
-    for path in paths:
-        file = target / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / path, file)
-        shutil.copymode(source / path, file)
 
 
 def compare_runs(before: TestRun, after: TestRun) -> str:

@@ -8,8 +8,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness_site.workflows.modernise.checks import copy_tree
-from harness_site.workflows.modernise.tree import list_changes, list_files
+from harness_site.workflows.shared.tree import copy_tree, list_changes, list_files
 from ledger.linting import RuffFailed, run_ruff
 
 RULES = ("UP", "F", "I", "B", "SIM", "C4", "RUF", "PIE", "RET")

@@ -1,18 +1,12 @@
-"""Where a tree comes from, and whether its submitter may have its tests run."""
+"""A tree that is installed beside the workers."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from importlib import metadata
 from pathlib import Path
-from uuid import UUID
 
-from harness_site.workflows.modernise.archive import Bounds, Refused
-from ledger.access import OPERATE
-from ledger.models import ApiToken
-
-SUFFIXES = re.compile(r"\.(tar\.gz|tgz|zip|whl)$", re.IGNORECASE)
+from harness_site.workflows.shared.archive import Bounds, Refused
 
 
 def find_distribution(name: str) -> metadata.Distribution:
@@ -49,26 +43,3 @@ def copy_distribution(name: str, target: Path, bounds: Bounds | None = None) -> 
     if not files:
         raise Refused("it has no files of its own; was it installed in editable mode?")
     return f"{distribution.name} {distribution.version}"
-
-
-def name_after(archive: str) -> str:
-    """What to call the results of an archive of this name: no path, no surprises."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", SUFFIXES.sub("", archive)).strip(".-")
-    return stem[:80] or "archive"
-
-
-def may_run_code(submitted_by: str) -> bool:
-    """May code that this submitter uploaded be run? A token needs the scope `operate` for that."""
-    kind, _, name = submitted_by.partition(":")
-    if kind == "token":
-        return OPERATE in list_token_scopes(name)
-    return kind in {"user", "cli", "system"}
-
-
-def list_token_scopes(token: str) -> list[str]:
-    """The scopes of an API token by its id; none for one that is not known."""
-    try:
-        found = ApiToken.objects.filter(pk=UUID(token)).values_list("scopes", flat=True).first()
-    except ValueError:
-        return []
-    return list(found or [])

@@ -7,22 +7,18 @@ the original and the plan, so a unit that runs again does the same again.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
-import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from harness_site.workflows.modernise import review as texts
-from harness_site.workflows.modernise.archive import OWN, Refused, pack, unpack
 from harness_site.workflows.modernise.checks import (
     TestRun,
     compare_runs,
-    copy_tree,
     run_tests,
 )
 from harness_site.workflows.modernise.given import Modernise
@@ -34,10 +30,23 @@ from harness_site.workflows.modernise.ruffing import (
 from harness_site.workflows.modernise.search import Search
 from harness_site.workflows.modernise.source import (
     copy_distribution,
-    may_run_code,
-    name_after,
 )
-from harness_site.workflows.modernise.tree import diff_file, list_changes, show_path, write_patch
+from harness_site.workflows.shared.archive import Refused, name_after, pack, unpack
+from harness_site.workflows.shared.originals import (
+    empty_folder,
+    keep_original,
+    make_scratch,
+    open_original,
+)
+from harness_site.workflows.shared.showing import count, write_changes
+from harness_site.workflows.shared.submitters import may_run_code
+from harness_site.workflows.shared.tree import (
+    copy_tree,
+    diff_file,
+    list_changes,
+    show_path,
+    write_patch,
+)
 from ledger.artifacts import find_artifact
 from ledger.canonical import clean_text
 from ledger.context import Context
@@ -45,7 +54,7 @@ from ledger.errors import NotFound
 from ledger.linting import RuffFailed
 from ledger.workflows import Again, AskApproval, Fail, Finish, Repair, Sleep, Workflow, minutes
 
-ORIGINAL, BASELINE, PLAN = "original.tgz", "baseline.json", "plan.json"
+BASELINE, PLAN = "baseline.json", "plan.json"
 MAX_TAIL = 8_000
 
 
@@ -72,7 +81,7 @@ modernise = Workflow(
 def import_tree(ctx: Context) -> Any:
     """Fetch the tree, keep it as it came, and see its tests pass before anything is changed."""
     root = ctx.workspace
-    _empty_folder(root)
+    empty_folder(root)
     name, label = _fetch_tree(ctx, root)
     kind, note = _choose_tests(ctx)
     run = run_tests(kind, root, tick=ctx.check)
@@ -80,9 +89,7 @@ def import_tree(ctx: Context) -> Any:
         raise Fail(
             "tests_failed", f"before any change: {run.problem}\n{clean_text(run.tail[-3_000:])}"
         )
-    with _make_scratch(ctx) as scratch:
-        pack(root, scratch / ORIGINAL)
-        ctx.save_artifact(ORIGINAL, scratch / ORIGINAL, "application/gzip")
+    keep_original(ctx)
     ctx.save_artifact(BASELINE, json.dumps(dataclasses.asdict(run)))
     ctx.log.info("%s: %d tests ran (%s), %d skipped", label, run.ran, kind, run.skipped)
     return _go_on(
@@ -101,10 +108,10 @@ def import_tree(ctx: Context) -> Any:
 def plan(ctx: Context) -> Any:
     """Find the files that the fixes would change, without changing one."""
     given = ctx.input
-    with _open_original(ctx) as original, _make_scratch(ctx) as trial:
+    with open_original(ctx) as original, make_scratch(ctx) as trial:
         try:
             files = plan_changes(original, trial, given.rules, given.target)
-            ctx.report(note=f"{texts.count(len(files), 'file')} to change")
+            ctx.report(note=f"{count(len(files), 'file')} to change")
             findings = {
                 path: count_findings(original, path, given.rules, given.target) for path in files
             }
@@ -125,7 +132,7 @@ def edit(ctx: Context) -> Any:
     if ctx.turn == 0:
         left_alone |= _read_feedback(ctx.feedback, [show_path(path) for path in plan.files])
     batch = plan.batches[ctx.turn]
-    with _open_original(ctx) as original:
+    with open_original(ctx) as original:
         copy_tree(original, ctx.workspace, batch)
     wanted = [path for path in batch if show_path(path) not in left_alone]
     apply_fixes(ctx.workspace, wanted, ctx.input.rules, ctx.input.target)
@@ -141,7 +148,7 @@ def edit(ctx: Context) -> Any:
 def verify(ctx: Context) -> Any:
     """Hold the tree to what it was: everything compiles, as many tests pass, no new finding."""
     plan, before = _read_plan(ctx), _read_baseline(ctx)
-    with _open_original(ctx) as original:
+    with open_original(ctx) as original:
         changed = list_changes(original, ctx.workspace)
         if ctx.turn > 0:
             return _search_on(ctx, changed, original, before)
@@ -171,12 +178,12 @@ def verify(ctx: Context) -> Any:
 @modernise.step
 def review(ctx: Context) -> Any:
     """Ask whether the change is wanted."""
-    with _open_original(ctx) as original:
+    with open_original(ctx) as original:
         proposal = _describe_proposal(ctx, original)
     payload = proposal.describe_payload()
     if any(file["cut"] for file in payload["files"]):
         with tempfile.TemporaryFile() as made:
-            texts.write_changes(proposal.diffs, made)
+            write_changes(proposal.diffs, made)
             made.seek(0)
             payload["whole"] = str(ctx.save_artifact("changes.txt", made, "text/plain").id)
     return AskApproval(
@@ -193,7 +200,7 @@ def review(ctx: Context) -> Any:
 def publish(ctx: Context) -> Any:
     """Publish the patch, the report and the archive."""
     name = ctx.progress["name"]
-    with _open_original(ctx) as original, _make_scratch(ctx) as made:
+    with open_original(ctx) as original, make_scratch(ctx) as made:
         proposal = _describe_proposal(ctx, original)
         patch, archive = made / "patch", made / "archive"
         with patch.open("wb") as out:
@@ -312,26 +319,6 @@ def _read_baseline(ctx: Context) -> TestRun:
 def _read_plan(ctx: Context) -> Plan:
     with ctx.open_artifact(PLAN) as content:
         return Plan(**json.load(content))
-
-
-@contextlib.contextmanager
-def _open_original(ctx: Context) -> Iterator[Path]:
-    """The tree as it was imported, in a folder of its own."""
-    with _make_scratch(ctx) as scratch, ctx.open_artifact(ORIGINAL) as content:
-        unpack(content, scratch, OWN)
-        yield scratch
-
-
-@contextlib.contextmanager
-def _make_scratch(ctx: Context) -> Iterator[Path]:
-    """A folder for this unit, beside the workspace: there a killed worker leaves nothing long."""
-    with tempfile.TemporaryDirectory(prefix="scratch-", dir=ctx.workspace.parent) as folder:
-        yield Path(folder)
-
-
-def _empty_folder(folder: Path) -> None:
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _go_on(ctx: Context, data: dict[str, Any]) -> Any:

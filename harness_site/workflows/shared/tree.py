@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -39,6 +40,16 @@ def list_files(root: Path) -> list[str]:
             if stat.S_ISREG((base / name).lstat().st_mode):
                 found.append((base / name).relative_to(root).as_posix())
     return sorted(found, key=os.fsencode)
+
+
+def copy_tree(source: Path, target: Path, paths: Iterable[str]) -> None:
+    """Copy the files `paths` with their modes, over what is there."""
+    target.mkdir(exist_ok=True)
+    for path in paths:
+        file = target / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / path, file)
+        shutil.copymode(source / path, file)
 
 
 def list_changes(before: Path, after: Path) -> list[str]:

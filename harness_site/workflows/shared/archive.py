@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import os
+import re
 import shutil
 import stat
 import struct
@@ -18,8 +19,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from harness_site.workflows.modernise.tree import list_files, show_path
+from harness_site.workflows.shared.tree import list_files, show_path
 
+SUFFIXES = re.compile(r"\.(tar\.gz|tgz|zip|whl|bundle)$", re.IGNORECASE)
 BLOCK = 64 * 1024
 MAX_HEADER = 1024 * 1024  # tarfile reads an extended header in one piece
 CENTRAL_ENTRY = b"PK\x01\x02"
@@ -263,3 +265,9 @@ def _write_member(member: _Member, file: Path) -> None:
     if file.stat().st_size != member.size:
         raise Refused(f"{show_path(member.path)} is cut short")
     file.chmod(((member.mode & 0o777) or 0o644) | 0o600)
+
+
+def name_after(archive: str) -> str:
+    """What to call the results of an archive of this name: no path, no surprises."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", SUFFIXES.sub("", archive)).strip(".-")
+    return stem[:80] or "archive"
