@@ -75,8 +75,8 @@ def test_the_payload_can_be_stored_and_shown() -> None:
 
 
 def test_long_diffs_are_cut_at_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(review, "MAX_DIFF", 100)
-    monkeypatch.setattr(review, "MAX_DIFFS", 150)
+    monkeypatch.setattr(showing, "MAX_DIFF", 100)
+    monkeypatch.setattr(showing, "MAX_DIFFS", 150)
     long = FileDiff("b", [b"+12345678\n"] * 15, 15, 0)
     proposal = dataclasses.replace(PROPOSAL, diffs=[long, long, long])
     files = proposal.describe_payload()["files"]

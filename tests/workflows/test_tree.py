@@ -11,6 +11,7 @@ import pytest
 
 from harness_site.workflows.shared.archive import pack
 from harness_site.workflows.shared.tree import (
+    compare_trees,
     diff_file,
     list_changes,
     list_files,
@@ -172,3 +173,30 @@ def test_paths_are_quoted_as_git_quotes_and_shown_without_tricks(
 ) -> None:
     assert quote_path(path) == quoted
     assert show_path(path) == shown
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_git_applies_files_that_came_went_or_may_be_run_now(
+    tmp_path: Path, committed: bool
+) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    sides = {
+        before: {"gone.py": b"x\ny", "gone empty": b"", "same": b"1\n", "runs": b"a\n", "both": b"1"},
+        after: {"new/a b.py": b"x\n", "new empty": b"", "same": b"1\n", "runs": b"a\n", "both": b"2"},
+    }  # fmt: skip
+    for root, files in sides.items():
+        for name, content in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(content)
+    for name in ("runs", "both", "new empty"):
+        (after / name).chmod(0o755)
+    paths = compare_trees(before, after)
+    assert paths == ["both", "gone empty", "gone.py", "new empty", "new/a b.py", "runs"]
+    with (tmp_path / "x.patch").open("wb") as out:
+        write_patch(before, after, paths, out)
+    expected = read_all(after)
+    if committed:
+        run_git(before, "init", "-q")
+        run_git(before, "add", "-A")
+    run_git(before, "apply", "-p1", *["--index"][: int(committed)], str(tmp_path / "x.patch"))
+    assert read_all(before) == expected

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import IO
 
 NO_NEWLINE = b"\\ No newline at end of file\n"
+NOWHERE, NOTHING = b"/dev/null", b"0" * 40
+"""git's words for the side that has no such file."""
+
 CONTEXT = 3
 UNHURRIED = 4_000_000
 """Lines of one side times those of the other, up to which a short diff is worth its time."""
@@ -67,22 +70,46 @@ def list_changes(before: Path, after: Path) -> list[str]:
     return changed
 
 
+def compare_trees(before: Path, after: Path) -> list[str]:
+    """The paths that one side lacks, or whose bytes or right to be run differ, sorted by bytes."""
+    paths = sorted({*list_files(before), *list_files(after)}, key=os.fsencode)
+    return [path for path in paths if _read_side(before / path) != _read_side(after / path)]
+
+
 def write_patch(before: Path, after: Path, paths: Iterable[str], out: IO[bytes]) -> None:
-    """Write the changes of `paths` in git's format, for `git apply` (-p1) at the tree's root."""
+    """Write the changes of `paths` in git's format, for `git apply` (-p1) at the tree's root; a
+    file that one side lacks is new, or deleted."""
     for path in paths:
-        old, new = (before / path).read_bytes(), (after / path).read_bytes()
-        mode = b"100755" if (after / path).stat().st_mode & 0o100 else b"100644"
+        (old, old_mode), (new, new_mode) = _read_side(before / path), _read_side(after / path)
         tab = b"\t" if " " in path else b""  # as git does: where a name with spaces ends
         a, b = quote_path("a/" + path), quote_path("b/" + path)
         out.write(b"diff --git %s %s\n" % (a, b))
-        out.write(b"index %s..%s %s\n" % (hash_blob(old), hash_blob(new), mode))
-        out.write(b"--- %s%s\n+++ %s%s\n" % (a, tab, b, tab))
-        out.writelines(diff_bytes(old, new))
+        if not old_mode:
+            out.write(b"new file mode %s\n" % new_mode)
+        elif not new_mode:
+            out.write(b"deleted file mode %s\n" % old_mode)
+        elif old_mode != new_mode:
+            out.write(b"old mode %s\nnew mode %s\n" % (old_mode, new_mode))
+        same = b" " + new_mode if old_mode == new_mode else b""
+        names = (hash_blob(old) if old_mode else NOTHING, hash_blob(new) if new_mode else NOTHING)
+        if old != new or not (old_mode and new_mode):
+            out.write(b"index %s..%s%s\n" % (*names, same))
+        if old != new:
+            sides = (a + tab if old_mode else NOWHERE, b + tab if new_mode else NOWHERE)
+            out.write(b"--- %s\n+++ %s\n" % sides)
+            out.writelines(diff_bytes(old, new))
+
+
+def _read_side(file: Path) -> tuple[bytes, bytes]:
+    """The content and git's mode of one side's file; both empty where it lacks the file."""
+    if not file.is_file():
+        return b"", b""
+    return file.read_bytes(), b"100755" if file.stat().st_mode & 0o100 else b"100644"
 
 
 def diff_file(before: Path, after: Path, path: str) -> FileDiff:
     """What changed in one file, for people."""
-    lines = list(diff_bytes((before / path).read_bytes(), (after / path).read_bytes()))
+    lines = list(diff_bytes(_read_side(before / path)[0], _read_side(after / path)[0]))
     added = sum(line.startswith(b"+") for line in lines)
     removed = sum(line.startswith(b"-") for line in lines)
     return FileDiff(path, lines, added, removed)
