@@ -181,8 +181,8 @@ def test_git_applies_files_that_came_went_or_may_be_run_now(
 ) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     sides = {
-        before: {"gone.py": b"x\ny", "gone empty": b"", "same": b"1\n", "runs": b"a\n", "both": b"1"},
-        after: {"new/a b.py": b"x\n", "new empty": b"", "same": b"1\n", "runs": b"a\n", "both": b"2"},
+        before: {"gone.py": b"x\ny", "gone empty": b"", "same": b"1", "runs": b"a\n", "both": b"1"},
+        after: {"new/a b.py": b"x\n", "new empty": b"", "same": b"1", "runs": b"a\n", "both": b"2"},
     }  # fmt: skip
     for root, files in sides.items():
         for name, content in files.items():
