@@ -29,7 +29,7 @@ from ledger.queries.fleet import (
 )
 from ledger.queries.handoffs import find_handoff, list_handoffs
 from ledger.queries.history import list_events, list_outputs, list_spend, live_output
-from ledger.queries.logs import Attempt, list_attempts, read_log
+from ledger.queries.logs import Attempt, list_attempts, open_log, read_log
 from ledger.queries.names import name_callers
 from ledger.queries.overview import (
     Ended,
@@ -176,6 +176,7 @@ __all__ = [
     "may_stop",
     "name_artifacts",
     "name_callers",
+    "open_log",
     "read_log",
     "read_revision",
     "read_tag",

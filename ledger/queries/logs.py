@@ -6,10 +6,11 @@ A position in a log is a number that an answer gave: from there on the next one 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
 from ledger import blobs, states
 from ledger.errors import InvalidInput, LedgerError, NotFound, TaskNotFound
@@ -36,6 +37,11 @@ class Attempt:
     state: str
     key: int = 0
     """Of the row that holds it: an output's, an event's, or a live log's."""
+    logged: bool = False
+    """Whether a row holds some of its log."""
+
+
+NONE = Attempt(0, "", 0, "")
 
 
 def list_attempts(
@@ -55,14 +61,13 @@ def read_log(
     fence: int = 0,
     after: int = 0,
     whole: bool = False,
-    newest: int = 0,
 ) -> dict[str, Any]:
     """The log of an attempt: of `fence`, or the last one at `unit`, or the one that is last of all.
 
     `{task, step, turn, fence, state, text, next, artifact, finished}`: `text` is what comes after
-    the position `after`, at most MAX_BYTES unless `whole` (or the last `newest`), and
-    `next` the position where that ends. `finished` says that the task is. Of a task that no
-    attempt was made at, fence is 0. Raises NotFound, TaskNotFound, InvalidInput, NotAllowed.
+    the position `after`, at most MAX_BYTES unless `whole`, and `next` the position where that
+    ends. `finished` says that the task is. Of a task that no attempt was made at, fence is 0.
+    Raises NotFound, TaskNotFound, InvalidInput, NotAllowed.
     """
     if after < 0 or fence < 0:
         raise InvalidInput("after" if after < 0 else "fence", "takes a number, from 0.")
@@ -73,11 +78,28 @@ def read_log(
         found = _list_attempts(task, unit, {}, 1)
     if not found and (fence or unit):
         raise NotFound("log", unit or fence)
-    attempt = found[-1] if found else Attempt(0, "", 0, "")
+    attempt = found[-1] if found else NONE
+    return _show_log(task, attempt, after, whole)
+
+
+def open_log(
+    task_id: UUID, *, fence: int = 0, newest: int = 1
+) -> tuple[Task, list[Attempt], dict[str, Any]]:
+    """The task (with its title and workflow), its `newest` attempts, and as `read_log` the whole
+    log of `fence`, or of the last attempt. Raises NotFound, TaskNotFound, NotAllowed."""
+    task = _find_task(task_id)
+    attempts = _list_attempts(task, "", {}, newest) if newest > 1 or not fence else []
+    found = [one for one in attempts if one.fence == fence or not fence]
+    if fence and not found:
+        found = _list_attempts(task, "", {"fence": fence}, 0)
+        if not found:
+            raise NotFound("log", fence)
+    return task, attempts, _show_log(task, found[-1] if found else NONE, 0, True)
+
+
+def _show_log(task: Task, attempt: Attempt, after: int, whole: bool) -> dict[str, Any]:
     text, start, artifact = _read_text(task, attempt)
-    shown, at = read_after(text, after, start, None if whole or newest else MAX_BYTES)
-    if newest and len(shown) > newest:
-        shown = shown[-newest:].partition("\n")[2]
+    shown, at = read_after(text, after, start, None if whole else MAX_BYTES)
     return {
         "task": str(task.pk), "step": attempt.step, "turn": attempt.turn, "fence": attempt.fence,
         "state": attempt.state, "text": shown, "next": at,
@@ -87,7 +109,8 @@ def read_log(
 
 
 def _find_task(task_id: UUID) -> Task:
-    task = see_tasks().filter(pk=task_id).only("status", "fence", "step_name", "turn").first()
+    columns = ("status", "fence", "step_name", "turn", "title", "workflow")
+    task = see_tasks().filter(pk=task_id).only(*columns).first()
     if task is None:
         raise TaskNotFound(task_id)
     require_payload()
@@ -100,7 +123,7 @@ def _list_attempts(task: Task, unit: str, fences: dict[str, int], newest: int) -
     at_work = task.status == states.RUNNING and task.fence >= fences.get("fence__gt", -1) + 1
     at_work = at_work and fences.get("fence", task.fence) == task.fence
     if at_work and step in {"", task.step_name} and turn in {None, task.turn}:
-        found[task.fence] = Attempt(task.fence, task.step_name, task.turn, RUNNING)
+        found[task.fence] = Attempt(task.fence, task.step_name, task.turn, RUNNING, logged=True)
         if newest == 1:
             return list(found.values())
     own = {"task": task.pk, "fence__gt": 0, **fences}
@@ -110,18 +133,26 @@ def _list_attempts(task: Task, unit: str, fences: dict[str, int], newest: int) -
     outputs = outputs.filter(step_name=step) if step else outputs
     events = Event.objects.filter(**own, **named, kind__in=ENDS)
     live = LiveLog.objects.filter(**own, **named)
+    told = Q(data__has_key="log_tail") & ~Q(data__log_tail="")
     # The first that knows of an attempt knows best.
-    for row in _cut(outputs, "seq", newest).values_list("fence", "step_name", "turn", "pk"):
-        found.setdefault(row[0], Attempt(row[0], row[1], row[2], DONE, row[3]))
-    for row in _cut(events, "seq", newest).values_list("fence", "step", "turn", "pk", "kind"):
-        found.setdefault(row[0], Attempt(row[0], row[1], row[2], ENDS[row[4]], row[3]))
-    for row in _cut(live, "fence", newest).values_list("fence", "step", "turn", "pk"):
-        found.setdefault(row[0], Attempt(row[0], row[1], row[2], TAKEN, row[3]))
+    for row, logged in _cut(outputs, "seq", newest, ~Q(log_tail=""), "step_name"):
+        found.setdefault(row[0], Attempt(row[0], row[1], row[2], DONE, row[3], logged))
+    for row, logged in _cut(events, "seq", newest, told, "step", "kind"):
+        found.setdefault(row[0], Attempt(row[0], row[1], row[2], ENDS[row[4]], row[3], logged))
+    for row, logged in _cut(live, "fence", newest, ~Q(text=""), "step"):
+        first = found.setdefault(row[0], Attempt(row[0], row[1], row[2], TAKEN, row[3]))
+        found[row[0]] = dataclasses.replace(first, logged=first.logged or logged)
     return [found[one] for one in sorted(found)][-newest:]
 
 
-def _cut(rows: QuerySet[Any], order: str, newest: int) -> QuerySet[Any]:
-    return rows.order_by(f"-{order}")[:newest] if newest else rows.order_by(order)
+def _cut(
+    rows: QuerySet[Any], order: str, newest: int, logged: Q, step: str, *more: str
+) -> Iterator[tuple[Any, bool]]:
+    """(fence, step, turn, key …) of the rows, and whether they have some of the log."""
+    rows = rows.order_by(f"-{order}")[:newest] if newest else rows.order_by(order)
+    columns = ("fence", step, "turn", "pk", *more)
+    for row in rows.values_list(*columns, ExpressionWrapper(logged, BooleanField())):
+        yield row[:-1], bool(row[-1])
 
 
 def _read_unit(unit: str) -> tuple[str, int | None]:
