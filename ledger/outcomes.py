@@ -245,13 +245,14 @@ class Spawn(Outcome):
 
     `until` "all" have ended, or "any" has completed; then the others are cancelled. The task fails
     when more than `max_failed` end otherwise (by default none may; with "any" all but one). The
-    next step sees them in `ctx.children`; on a last step they complete the task. No child at all
-    is no wait.
+    next step sees them in `ctx.children`; on a last step they complete the task. With `then`
+    "again" this step runs once more after them, and sees them. No child at all is no wait.
     """
 
     children: Sequence[Child | Mapping[str, Any]]
     until: Literal["all", "any"] = "all"
     max_failed: int | None = None
+    then: Literal["next", "again"] = "next"
     data: Json = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -260,6 +261,8 @@ class Spawn(Outcome):
             raise ValueError(f"Spawn: {len(self.tasks)} children; at most {MAX_CHILDREN} at once")
         if self.until not in {"all", "any"}:
             raise ValueError(f"Spawn(until=): {self.until!r} is neither all nor any")
+        if self.then not in {"next", "again"}:
+            raise ValueError(f"Spawn(then=): {self.then!r} is neither next nor again")
         if self.max_failed is not None:
             bounds.check_count(self.max_failed, "Spawn(max_failed=)")
 

@@ -15,11 +15,12 @@ except ImportError as error:
         "ledger.agents stands on pydantic-ai and genai-prices: pip install longwatch[agents]"
     ) from error
 
+from ledger.agents.children import child_task
 from ledger.agents.judge import Judge
 from ledger.agents.recording import call_key
 from ledger.agents.rules import Tool, allow, ask, deny
 from ledger.agents.stepping import agent_step
 
-__all__ = ["Judge", "Tool", "agent_step", "allow", "ask", "call_key", "deny"]
+__all__ = ["Judge", "Tool", "agent_step", "allow", "ask", "call_key", "child_task", "deny"]
 
 pydantic_ai.BANNER_ENABLED = False  # a worker's log is no place to greet somebody

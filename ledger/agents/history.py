@@ -44,7 +44,8 @@ class Past:
     began: int = 0
     """The turn at which the session began."""
     open: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """Calls that wait for people, in the order in which they are asked about."""
+    """Calls that wait: for people, in the order in which they are asked about, and (those with
+    `child`) for child tasks."""
     answers: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What people said of the first of them, by the call's id."""
     stuck: int = 0

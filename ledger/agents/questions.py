@@ -60,6 +60,9 @@ def read_answers(
     settled by their word."""
     results = DeferredToolResults()
     for call in calls:
+        if "child" in call:  # its turn comes once there is no question left
+            results.approvals[call["id"]] = ToolApproved()
+            continue
         answer = answers[call["id"]]
         if "unknown" in call:
             happened = (answer.get("values") or {}).get("happened") == "done"

@@ -33,6 +33,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import DeferredToolRequests, ToolDefinition, ToolDenied
 
+from ledger.agents.children import CHILD, MOST
 from ledger.agents.decisions import record_denial
 from ledger.agents.history import dump_messages, load_messages
 from ledger.agents.requests import Request
@@ -59,8 +60,8 @@ def call_key() -> str:
 
 
 class Waiting(BaseException):
-    """People have to be asked before the agent goes on. Passes through pydantic-ai, which knows no
-    other way to end a run whose output type its author chose."""
+    """People, or child tasks, have to answer before the agent goes on. Passes through pydantic-ai,
+    which knows no other way to end a run whose output type its author chose."""
 
     def __init__(self, calls: list[dict[str, Any]]) -> None:
         self.calls = calls
@@ -85,6 +86,7 @@ class Recorder(AbstractCapability[Any]):
         """Whether the model has answered in this unit, now or in an earlier attempt."""
         self.calls: list[dict[str, Any]] = []
         """What was decided of each call."""
+        self._children = 0
 
     # --- The model --------------------------------------------------------------------------------
 
@@ -135,6 +137,11 @@ class Recorder(AbstractCapability[Any]):
                 "assignees": list(rule.assignees), "expires": rule.expires,
                 "schema": tool_def.parameters_json_schema,
             })  # fmt: skip
+        if (maker := (tool_def.metadata or {}).get(CHILD)) is not None:
+            if self._children == MOST:
+                raise ToolFailed(f"{MOST} child tasks at once are the most; make this call again.")
+            self._children += 1
+            raise CallDeferred({"child": maker.describe(self.ctx, call.tool_name, given)})
         return await self._call_once(tool, call, given, lambda: handler(args))
 
     def _judge(self, tool: Tool, name: str, args: dict[str, Any]) -> Rule:
@@ -175,11 +182,11 @@ class Recorder(AbstractCapability[Any]):
     async def handle_deferred_tool_calls(
         self, ctx: RunContext[Any], *, requests: DeferredToolRequests
     ) -> NoReturn:
-        """End the run: the calls that are left wait for people."""
+        """End the run: the calls that are left wait for people and child tasks."""
         waiting = []
         for call in [*requests.approvals, *requests.calls]:
             told = requests.metadata.get(call.tool_call_id) or {}
-            if call in requests.calls and "unknown" not in told:
+            if call in requests.calls and not told.keys() & {"unknown", "child"}:
                 raise TypeError(f"{call.tool_name} is run outside of the agent, which no step can")
             about = {"id": call.tool_call_id, "tool": call.tool_name, "args": call.args_as_dict()}
             waiting.append(about | told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_ai.agent import AbstractAgent, Agent
@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from pydantic_graph import End
 
 from ledger import bounds
+from ledger.agents.children import make_children, read_children
 from ledger.agents.history import (
     KEY,
     Past,
@@ -115,9 +116,14 @@ class _Player:
         return await self._play(ctx, past)
 
     async def _go_on(self, ctx: Context, past: Past) -> Outcome:
-        """People have answered the question about the first call that had no answer yet."""
+        """People have answered the question about the first call that had no answer yet; or the
+        child tasks have ended."""
+        asked = [call for call in past.open if "child" not in call]
+        if not asked:
+            results, told = read_children(ctx, past.open)
+            return await self._play(ctx, past, results=results, children=told)
         answers = dict(past.answers)
-        left = [call for call in past.open if call["id"] not in answers]
+        left = [call for call in asked if call["id"] not in answers]
         if left and ctx.answer is not None:
             answers[left.pop(0)["id"]] = ctx.answer
         if left:
@@ -127,7 +133,7 @@ class _Player:
 
     async def _play(
         self, ctx: Context, past: Past, *, opening: str = "",
-        results: DeferredToolResults | None = None,
+        results: DeferredToolResults | None = None, children: Sequence[Any] = (),
     ) -> Outcome:  # fmt: skip
         records = read_records(ctx)
         recorder = Recorder(
@@ -144,11 +150,12 @@ class _Player:
             recorder.spoil(error)
             raise
         new = _list_new(run, history, past, recorder)
+        data = self._write(ctx, past, new, run.waiting, {}, recorder)
+        if children:
+            data[KEY]["children"] = list(children)
         if run.waiting:
-            return make_question(
-                run.waiting[0], self._write(ctx, past, new, run.waiting, {}, recorder)
-            )
-        data = self._write(ctx, past, new, [], {}, recorder)
+            asked = [call for call in run.waiting if "child" not in call]
+            return make_question(asked[0], data) if asked else make_children(run.waiting, data)
         if not run.ended:
             if data[KEY]["stuck"] >= self.patience:
                 raise Fail("agent_stuck", f"{self.patience} turns in a row brought only errors.")

@@ -52,7 +52,7 @@ def draft_children(held: Claimed, spawn: Spawn) -> list[Draft]:
     the child and its field.
     """
     parent = Task.objects.get(pk=held.task_id)
-    if _count_ancestors(parent) + 1 >= MAX_DEPTH:
+    if is_deepest(parent):
         raise InvalidInput("children", f"tasks spawn tasks at most {MAX_DEPTH} deep")
     actor = Actor("task", str(parent.pk))
     drafts = []
@@ -77,12 +77,13 @@ def _bound(columns: dict[str, Any], parent: Task) -> dict[str, Any]:
     return columns | {"limit_units": units, "deadline_at": min(ends, default=None)}
 
 
-def _count_ancestors(task: Task) -> int:
-    count, above = 0, task.parent_id
+def is_deepest(task: Task) -> bool:
+    """True for a task that may have no children, as it has so many generations above it."""
+    count, above = 1, task.parent_id
     while above is not None and count < MAX_DEPTH:
         count += 1
         above = Task.objects.filter(pk=above).values_list("parent_id", flat=True).first()
-    return count
+    return count >= MAX_DEPTH
 
 
 def spawn_children(
@@ -110,6 +111,8 @@ def spawn_children(
             "for": states.CHILDREN, "seq": seq, "count": len(made), "until": spawn.until,
             "max_failed": most, "last": last, "step": unit.next_name,
         }  # fmt: skip
+        if spawn.then == "again":  # no step after it is kept from running, and one turn sees them
+            waits |= {"last": None, "turn": unit.next_turn}
         worker = Actor("worker", held.owner)
         record_event(task, "spawned", worker, now, count=len(made),
                      children=[str(pk) for pk in made[:SHOWN]])  # fmt: skip

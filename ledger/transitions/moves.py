@@ -228,10 +228,12 @@ def end_wait(
     by_holder: bool = False,
     **fields: Any,
 ) -> None:
-    """On from a wait for others: the step after it, and no other, sees what it was `told`."""
+    """On from a wait for others: the step (or turn) after it, and no other, sees what it was
+    `told`."""
     assert task.waits is not None
     fields["answer"] = {
-        "for_step": task.waits["step"], "for_turn": None, "step_index": task.step_index, **told,
+        "for_step": task.waits["step"], "for_turn": task.waits.get("turn"),
+        "step_index": task.step_index, **told,
     }  # fmt: skip
     go = complete_task if task.waits["last"] else requeue_task
     go(task, now, edge, by_holder=by_holder, **fields)

@@ -365,3 +365,45 @@ def test_no_child_is_no_wait_and_a_wrong_one_names_its_field() -> None:
     assert ended.units == [("split", 0)]
     assert (ended.status, ended.reason) == ("dead", "retries_exhausted")
     assert "children.0.workflow: nobody knows nowhere" in ended.task["error"]["message"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("more", [False, True])
+def test_a_step_that_spawns_and_runs_again_sees_its_children_in_that_turn_only(more: bool) -> None:
+    root, leaf = Workflow("root"), Workflow("leaf")
+    leaf.step(lambda ctx: {"n": ctx.input["n"]}, name="say")
+
+    @root.step
+    def work(ctx: Any) -> Any:
+        seen = [*ctx.progress.get("seen", []), [one["result"]["n"] for one in ctx.children]]
+        if ctx.turn in {0, 1}:
+            tasks = [Child(leaf, {"n": n}) for n in range(ctx.turn + 1)]
+            return Spawn(tasks, then="again", data={"seen": seen})
+        if ctx.turn == 2:
+            return Spawn([], then="again", data={"seen": seen})
+        return {"seen": seen}
+
+    if more:
+        root.step(lambda ctx: {"left": ctx.children, "seen": ctx.progress["seen"]}, name="close")
+    with registered(leaf):
+        ended = run(root)
+    assert (ended.status, ended.result["seen"]) == ("completed", [[], [0], [0, 1], []])
+    assert ended.units[:4] == [("work", n) for n in range(4)]
+    assert ended.result.get("left", []) == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_step_that_is_to_run_again_after_its_children_is_reached_while_they_run() -> None:
+    root, leaf = Workflow("root"), Workflow("leaf")
+    leaf.step(lambda ctx: AskApproval("Really?"), name="say")
+    root.step(lambda ctx: Spawn([Child(leaf)], then="again"), name="work")
+    root.step(lambda ctx: None, name="close")
+    with registered(leaf), registered(root):
+        ended = run(root)
+        assert (ended.status, ended.reason, ended.task["step"]["turn"]) == (
+            "waiting",
+            "children",
+            1,
+        )
+        operators.restart_task(ended.id, to_step="work", note="anew", actor=OPERATOR)
+    assert Task.objects.get(pk=ended.id).status == "queued"
