@@ -317,6 +317,8 @@ def normalise(value: Any, workflow: Workflow, step: Step) -> Outcome:
         return _make_repair(to, value.feedback, value.data)
     if isinstance(value, AskApproval):
         return _name_steps(value, workflow, step)
+    if isinstance(value, Spawn) and value.then == "again" and not value.children:
+        return Again(value.data)
     if isinstance(value, Outcome):
         return value
     raise TypeError(

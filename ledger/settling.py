@@ -62,9 +62,6 @@ def plan_outcome(
     position = (held.step_index, held.step_name)
     here = workflow.index_of(step.name)
     last = here + 1 >= len(workflow.steps)
-    again = isinstance(outcome, Spawn) and outcome.then == "again"
-    if isinstance(outcome, Spawn) and again and not outcome.children:
-        outcome = Again(outcome.data)
     if isinstance(outcome, Again):
         unit = _make_unit(engine, held, ctx, outcome.data, (*position, held.turn + 1))
         if outcome.after > 0:
@@ -90,6 +87,7 @@ def plan_outcome(
         unit = _make_unit(engine, held, ctx, outcome.data, (*position, held.turn))
         return lambda: asking.ask_approval(held, unit, ask, workflow, attached) and None
     if isinstance(outcome, WaitFor) or (isinstance(outcome, Spawn) and outcome.children):
+        again = isinstance(outcome, Spawn) and outcome.then == "again"
         there = (*position, held.turn + again)
         if not last and not again:
             there = (here + 1, workflow.steps[here + 1].name, 0)
