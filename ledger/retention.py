@@ -8,7 +8,7 @@ in artifacts are the ledger's own and stay. The bytes go by the collector, after
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -22,9 +22,13 @@ from ledger.errors import TaskNotFound
 from ledger.events import Actor
 from ledger.models import Approval, Artifact, Signal, Task
 from ledger.transitions.moves import lock_task
+from ledger.uploads import NAME
 
 BATCH: Final = 100
 """Artifacts of one transaction."""
+
+LOOK: Final = 10_000
+"""Uploads of one look at all that may name them."""
 
 NAMED_IN: Final[tuple[tuple[type[Model], str], ...]] = (
     (Task, "input"), (Task, "progress"), (Task, "answer"), (Task, "feedback"),
@@ -104,31 +108,41 @@ def _expire_uploads(cutoff: dt.datetime, actor: Actor) -> int:
     dropped = 0
     last: UUID | None = None
     while True:
-        old = _select_kept().filter(task=None, created_at__lt=cutoff).select_related("blob")
-        rows = list((old.filter(pk__gt=last) if last else old).order_by("pk")[:BATCH])
-        if not rows:
+        old = _select_old(cutoff)
+        some = (old.filter(pk__gt=last) if last else old).order_by("pk")[:LOOK]
+        keys = list(some.values_list("pk", flat=True))
+        if not keys:
             return dropped
-        last = rows[-1].pk
-        named = _find_named([str(row.pk) for row in rows], cutoff)
-        rows = [row for row in rows if str(row.pk) not in named]
-        if rows:
+        last = keys[-1]
+        named = _find_named({str(key) for key in keys}, cutoff)
+        free = [key for key in keys if str(key) not in named]
+        for n in range(0, len(free), BATCH):
             with sql.atomic():
-                _drop(rows, "uploads", clock.read(), actor)
-            dropped += len(rows)
+                # Who hands one of them to a task has noted that by now, or comes too late.
+                rows = _select_old(cutoff).filter(pk__in=free[n : n + BATCH]).order_by("pk")
+                held = list(rows.select_for_update(of=("self",)))
+                if held:
+                    _drop(held, "uploads", clock.read(), actor)
+            dropped += len(held)
 
 
-def _find_named(keys: Sequence[str], cutoff: dt.datetime) -> set[str]:
-    """Those of `keys` that a task names and that is not over for long, as its text says."""
+def _select_old(cutoff: dt.datetime) -> QuerySet[Artifact]:
+    """Uploads that came, and were last handed to a task, before that."""
+    unnamed = Q(named_at=None) | Q(named_at__lt=cutoff)
+    return _select_kept().filter(unnamed, task=None, created_at__lt=cutoff).select_related("blob")
+
+
+def _find_named(keys: set[str], cutoff: dt.datetime) -> set[str]:
+    """Those of `keys` that a task names and that is not over for long, as its text says. Each text
+    is read once, whatever the number of keys, and only if it names anything."""
     found: set[str] = set()
     for table, column in NAMED_IN:
         rows = table._default_manager.exclude(
             _is_over(cutoff, "" if table is Task else "task__")
         ).annotate(text=Cast(column, TextField()))
-        anyone = Q()
-        for key in keys:
-            anyone |= Q(text__contains=key)
-        for text in rows.filter(anyone).order_by().values_list("text", flat=True).iterator():
-            found |= {key for key in keys if key in text}
+        naming = rows.filter(text__regex=NAME.pattern).order_by().values_list("text", flat=True)
+        for text in naming.iterator():
+            found |= keys.intersection(NAME.findall(text))
     return found
 
 

@@ -7,20 +7,24 @@ wins. The last one makes the artifact, of all pieces in order.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import IntegrityError
 from django.db.models.expressions import Combinable
 
-from ledger import artifacts, blobs, clock, conf, corruption, sql
+from ledger import artifacts, blobs, canonical, clock, conf, corruption, sql
 from ledger.artifacts import ContentMismatch
-from ledger.errors import InvalidInput, LedgerError, NotFound, PayloadTooLarge
-from ledger.models import Upload, UploadPart
+from ledger.errors import InvalidInput, LedgerError, NotFound, PayloadTooLarge, Unserialisable
+from ledger.models import Artifact, Upload, UploadPart
 
 SLOTS: Final = 10
 """Uploads that somebody may have open at once."""
+
+NAME: Final = re.compile(r"(?=([0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}))")
+"""What an id looks like in a text, right behind other letters too."""
 
 MAX_PARTS: Final = 10_000
 DROP: Final = 500
@@ -144,6 +148,22 @@ def drop_expired(actor: str = "") -> int:
     if some:
         Upload.objects.filter(pk__in=some).delete()
     return len(some)
+
+
+def keep_named(value: Any) -> None:
+    """Note that the uploads which a JSON value names are handed to a task now: they expire as if
+    they had just come. Before that is stored which names them."""
+    try:
+        keys = sorted(set(NAME.findall(canonical.dump_json(value))))
+    except Unserialisable:  # refused by who stores it
+        return
+    for some in (keys[n : n + DROP] for n in range(0, len(keys), DROP)):
+        rows = Artifact.objects.filter(pk__in=some, task=None, expired_at=None)
+        if rows.exists():
+            with sql.atomic():
+                # In one order, so that two callers never wait for each other.
+                held = list(rows.order_by("pk").select_for_update().values_list("pk", flat=True))
+                Artifact.objects.filter(pk__in=held).update(named_at=clock.now())
 
 
 def _find_end() -> Combinable:

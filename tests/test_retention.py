@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
 from django.test import Client
 
 from ledger import artifacts, blobs, clock, queries, registry, retention, sql, states
@@ -122,6 +124,53 @@ def test_a_task_that_is_tried_again_makes_its_artifacts_anew(three: Workflow) ->
     made = artifacts.save_artifact(held, "report.md", b"first")
     assert queries.show_artifact(made)["state"] == "ok"
     assert expire() == (0, 0)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("place", ["input", "signal", "copy"])
+def test_an_upload_that_is_handed_over_between_look_and_drop_stays(
+    three: Workflow, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a transaction that the look can't see, and that ends before the drop or while it waits."""
+    upload = artifacts.store_upload(b"rows", "rows.csv", actor="cli:test")
+    other = artifacts.store_upload(b"more", "more.csv", actor="cli:test")
+    named = {"file": str(upload.pk)}
+    task = submit(three, input=named if place == "copy" else {})
+    clock.offset = 31 * DAY
+    operators.cancel_task(task.pk, actor=ACTOR)
+    clock.offset = 62 * DAY
+    task = task if place == "copy" else submit(three)
+    looked, written = threading.Event(), threading.Event()
+
+    def hand_over() -> None:
+        with connection.cursor(), sql.atomic():
+            if place == "input":
+                submit(three, input=named)
+            elif place == "signal":
+                send_signal(task.pk, name="go", data=named, actor=ACTOR)
+            else:
+                fork_task(task.pk, from_step="a", actor=ACTOR)
+            written.set()
+            assert looked.wait(30)
+        connection.close()
+
+    def look(*given: Any) -> set[str]:
+        found = real(*given)
+        looked.set()
+        return found
+
+    real = retention._find_named
+    monkeypatch.setattr(retention, "_find_named", look)
+    client = threading.Thread(target=hand_over)
+    client.start()
+    assert written.wait(30)
+    assert expire() == (0, 1), "the other one"
+    client.join(30)
+    assert Artifact.objects.get(pk=upload.pk).blob_id
+    assert not Artifact.objects.get(pk=other.pk).blob_id
+    monkeypatch.undo()
+    clock.offset = 93 * DAY
+    assert expire() == (0, 0), "an unfinished task names it, however long ago"
 
 
 @pytest.mark.parametrize("place", ["input", "signal", "nowhere"])

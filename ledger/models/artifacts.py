@@ -37,7 +37,7 @@ class Artifact(models.Model):
 
     `made_from` are the artifacts that the unit had opened before, `copied_from` the one that a copy
     of the task took this from. An expired one has no bytes any more (`blob` null), and `proof` of
-    what they were: `{sha256, size}`.
+    what they were: `{sha256, size}`. `named_at` is when an upload was last handed to a task.
     """
 
     id = models.UUIDField(primary_key=True, default=make_id, editable=False)
@@ -58,6 +58,7 @@ class Artifact(models.Model):
     copied_from = models.UUIDField(null=True, blank=True)
     expired_at = models.DateTimeField(null=True, blank=True)
     proof = models.JSONField(null=True, blank=True)
+    named_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         db_table = "longwatch_artifact"

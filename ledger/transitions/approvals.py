@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from ledger import canonical, states
+from ledger import canonical, states, uploads
 from ledger.access import is_assigned
 from ledger.auditing import audit_refusal
 from ledger.errors import (
@@ -67,6 +67,7 @@ def decide_approval(
     answer at once.
     """
     request = find_request(approval_id)
+    uploads.keep_named(values)
     with lock_task(request.task_id) as (task, now):
         request = Approval.objects.select_for_update().get(pk=request.pk)
         if request.status != kinds.OPEN:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from ledger import auditing, canonical, queries, states
+from ledger import auditing, canonical, queries, states, uploads
 from ledger.artifacts import VALUE_TYPE
 from ledger.errors import InvalidInput, StaleRevision
 from ledger.events import Actor, record_event
@@ -79,6 +79,7 @@ def fork_task(
     place = _find_place(source, workflow, index)
     before = Q(step_index__lt=place)
     stand = read_stand(source.pk, before)
+    uploads.keep_named([source.input, input])
     with lock_task(source.pk, revision) as (task, now):
         check_stand(task, before, stand, source.revision)
         if _find_place(task, workflow, index) != place:

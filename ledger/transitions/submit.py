@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import IntegrityError, connection, transaction
 
-from ledger import auditing, canonical, clock, conf, limits, queries, sql, states
+from ledger import auditing, canonical, clock, conf, limits, queries, sql, states, uploads
 from ledger.calls import read_call, sees_lane
 from ledger.errors import (
     IdempotencyConflict,
@@ -154,6 +154,7 @@ def draft_task(
         "stall_after": stall_after or tunables.stall_seconds,
         "on_limit": workflow.on_limit, "self_approval": workflow.self_approval,
     }  # fmt: skip
+    uploads.keep_named(stored_input)
     return Draft(columns, actor, not_before)
 
 

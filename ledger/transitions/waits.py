@@ -10,7 +10,7 @@ import datetime as dt
 from typing import Any
 from uuid import UUID
 
-from ledger import bounds, canonical, conf, states
+from ledger import bounds, canonical, conf, states, uploads
 from ledger.auditing import audit_refusal
 from ledger.errors import (
     IdempotencyConflict,
@@ -89,6 +89,7 @@ def send_signal(
     IdempotencyConflict, PayloadTooLarge, and InvalidInput naming the field.
     """
     _check_signal(name, data, key)
+    uploads.keep_named(data)
     with lock_task(task_id, revision) as (task, now):
         if only_own and task.submitted_by != str(actor):
             raise NotAllowed("With the scope submit alone, a caller signals its own tasks only.")

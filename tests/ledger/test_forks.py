@@ -183,7 +183,7 @@ def test_values_too_large_for_a_row_are_no_error(book: Workflow) -> None:
     with registered(wide):
         copy = fork(first.id, "last")
         assert len(str(copy.progress)) < 262_144
-        assert Artifact.objects.filter(task=copy, name__startswith="progress").exists()
+        assert Artifact.objects.filter(task=copy, name__startswith="$progress").exists()
         assert go_on(copy.pk, wide).result == first.result
         assert go_on(fork(copy.pk, "last").pk, wide).result == first.result
 
