@@ -5,7 +5,7 @@ PIP_TOOLS = 7.6.2
 PAGES = $$(git ls-files '*.html')
 
 .DEFAULT_GOAL = help
-.PHONY: help setup up test chaos proof bench check format requirements clean
+.PHONY: help setup up test chaos proof bench bench-ui check format requirements clean
 
 help:
 	@echo 'make up [PORT=8000]   the product: pages, API and workers, in the foreground'
@@ -13,6 +13,7 @@ help:
 	@echo 'make chaos [DATABASE=…] [SECONDS=75] [SEED=…]   workers killed, databases broken, all checked'
 	@echo 'make proof            long chaos runs and measurements, 3 hours; adds to docs/reliability.md'
 	@echo 'make bench            how fast it is, as ratios to raw loops; writes docs/performance.md'
+	@echo 'make bench-ui [TASKS=…] what the pages take on 100,000 tasks'
 	@echo 'make check            lint, format, types, import rules, deployment checks, migrations'
 	@echo 'make format           write what `make check` asks of the format'
 	@echo 'make requirements     pin requirements/*.in anew'
@@ -37,6 +38,9 @@ proof: setup
 
 bench: setup
 	@exec $(PYTHON) -m benchmarks --report docs/performance.md
+
+bench-ui: setup
+	@exec $(PYTHON) -m benchmarks.pages $(if $(TASKS),--tasks $(TASKS))
 
 check: setup
 	$(PYTHON) -m ruff check

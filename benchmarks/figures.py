@@ -84,7 +84,7 @@ def write_table(
     lines = [
         f"{dt.datetime.now(dt.UTC):%Y-%m-%d}, commit {_read_commit()}, "
         f"{options.rounds} rounds of {options.tasks} tasks x {options.steps} steps, "
-        f"{minutes:.1f} minutes. {_describe_machine()}. "
+        f"{minutes:.1f} minutes. {describe_machine()}. "
         + ", ".join([*versions, *_list_versions()])
         + ".",
     ]
@@ -126,7 +126,7 @@ def _read_commit() -> str:
     return f"{commit} with changes" if changed else commit
 
 
-def _describe_machine() -> str:
+def describe_machine() -> str:
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -1,0 +1,179 @@
+"""`python -m benchmarks.pages`: what the pages take on a ledger of 100,000 tasks.
+
+The answer of a view through the whole stack of middleware, without a socket: each page in turn with
+a bare Django view of one indexed query, so that the ratio of the two says more than milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import figures
+from benchmarks.databases import PostgreSQL, read_environment
+from benchmarks.workers import ROOT
+
+TARGETS = {"overview": 150, "list": 120, "detail": 150, "approval": 100, "search": 250}
+"""Milliseconds at p95."""
+POLL_MS, POLL_BYTES = 5, 300
+"""Of a poll that finds nothing new."""
+PART = {"HX-Request": "true"}
+
+
+def main() -> int:
+    """Fill a database, measure in a process of its own, print; 1 if a target was missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
+    parser.add_argument("--tasks", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        print(json.dumps(measure_pages(options.rounds)))
+        return 0
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lw-pages-")))
+        database = PostgreSQL(folder, stack)
+        environment = read_environment(database.renew(migrated=True), folder)
+
+        def run(*arguments: str) -> str:
+            ended = subprocess.run(
+                [sys.executable, *arguments], cwd=ROOT, env=environment, check=True,
+                stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            return ended.stdout
+
+        run("manage.py", "collectstatic", "--noinput", "--verbosity", "0")
+        filled = run("manage.py", "demo_data", "--tasks", str(options.tasks)).strip()
+        found = json.loads(
+            run("-m", "benchmarks.pages", "--inside", "--rounds", str(options.rounds))
+        )
+        print(write_table(found, f"{database.describe()}, {filled}"))
+    missed = find_missed(found)
+    for line in missed:
+        print(f"MISSED: {line}")
+    return 1 if missed else 0
+
+
+def measure_pages(rounds: int) -> dict[str, dict[str, float]]:
+    """p50 and p95 in milliseconds, bytes and queries of each page and of the bare view."""
+    import django
+
+    django.setup()
+    from django.test.utils import override_settings
+
+    with override_settings(ROOT_URLCONF="benchmarks.bare", ALLOWED_HOSTS=["*"]):
+        return _measure(rounds)
+
+
+def _measure(rounds: int) -> dict[str, dict[str, float]]:
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    client, pages = _sign_in(), _list_pages()
+    polls = {f"poll of {name}": (pages[name], PART | {"HX-PTag": _find_tag(client, pages[name])})
+             for name in ("list", "waiting detail")}  # fmt: skip
+    asked: dict[str, tuple[str, dict[str, str]]] = {"bare": ("/bare/", {})}
+    asked |= {name: (path, {}) for name, path in pages.items()} | polls
+    took: dict[str, list[float]] = {name: [] for name in asked}
+    found: dict[str, dict[str, float]] = {}
+    for name, (path, headers) in asked.items():
+        with CaptureQueriesContext(connection) as queries:
+            answer = client.get(path, headers=headers)
+        expected = 304 if name in polls else 200
+        if answer.status_code != expected:
+            raise RuntimeError(f"{path} answered {answer.status_code}, not {expected}")
+        found[name] = {"queries": len(queries), "bytes": len(answer.content)}
+    for _ in range(rounds):
+        for name, (path, headers) in asked.items():
+            began = time.perf_counter()
+            client.get(path, headers=headers)
+            took[name].append((time.perf_counter() - began) * 1000)
+    for name, times in took.items():
+        times.sort()
+        found[name] |= {"p50": times[len(times) // 2], "p95": times[int(len(times) * 0.95)]}
+    return found
+
+
+def _sign_in() -> Any:
+    from django.contrib.auth import get_user_model
+    from django.contrib.auth.models import Group
+    from django.test import Client
+
+    user: Any = get_user_model()
+    person = user.objects.create_user("bench", password=os.urandom(8).hex())
+    person.groups.add(Group.objects.get_or_create(name="operator")[0])
+    client = Client()
+    client.force_login(person)
+    return client
+
+
+def _list_pages() -> dict[str, str]:
+    from django.urls import reverse
+
+    from ledger.models import Approval, Task
+
+    tasks = reverse("dashboard:tasks")
+    longest = Task.objects.filter(status="completed").order_by("-used_units", "-id")[0]
+    question = Approval.objects.filter(status="open").order_by("-id")[0]
+    middle = Task.objects.order_by("-created_at", "-id")[Task.objects.count() // 2]
+    return {
+        "overview": reverse("dashboard:overview"),
+        "list": tasks,
+        "failed list": f"{tasks}?status=failed",
+        "detail": reverse("dashboard:task", args=[longest.pk]),
+        "waiting detail": reverse("dashboard:task", args=[question.task_id]),
+        "approvals": reverse("dashboard:approvals"),
+        "approval": reverse("dashboard:approval", args=[question.pk]),
+        "stalled": reverse("dashboard:trouble"),
+        "search": f"{tasks}?q=invoices+{middle.title.rpartition(' ')[2]}",
+        "search by id": f"{tasks}?q={str(middle.pk)[-12:]}",
+    }
+
+
+def _find_tag(client: Any, path: str) -> str:
+    found = re.search(r'hx-ptag="([^"]+)"', client.get(path).content.decode())
+    if found is None:
+        return str(client.get(path, headers=PART)["HX-PTag"])
+    return found[1]
+
+
+def find_missed(found: dict[str, dict[str, float]]) -> list[str]:
+    """Every target that was not reached, as a sentence."""
+    missed = [
+        f"{name}: {found[name]['p95']:.0f} ms at p95, at most {bound}"
+        for name, bound in TARGETS.items() if found[name]["p95"] > bound
+    ]  # fmt: skip
+    for name, one in found.items():
+        if name.startswith("poll") and (one["p95"] > POLL_MS or one["bytes"] > POLL_BYTES):
+            missed.append(f"{name}: {one['p95']:.1f} ms at p95, {one['bytes']:.0f} bytes")
+    return missed
+
+
+def write_table(found: dict[str, dict[str, float]], about: str) -> str:
+    """The figures as Markdown."""
+    bare = found["bare"]["p95"]
+    lines = [
+        f"{about}. {figures.describe_machine()}",
+        "",
+        "| page | p50 ms | p95 ms | of the bare view | queries | bytes |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, one in found.items():
+        lines.append(
+            f"| {name} | {one['p50']:.1f} | {one['p95']:.1f} | {one['p95'] / bare:.1f} "
+            f"| {one['queries']:.0f} | {one['bytes']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
