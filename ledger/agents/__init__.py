@@ -17,10 +17,22 @@ except ImportError as error:
 
 from ledger.agents.children import child_task
 from ledger.agents.judge import Judge
+from ledger.agents.kits import Toolkit, file_tools
 from ledger.agents.recording import call_key
 from ledger.agents.rules import Tool, allow, ask, deny
 from ledger.agents.stepping import agent_step
 
-__all__ = ["Judge", "Tool", "agent_step", "allow", "ask", "call_key", "child_task", "deny"]
+__all__ = [
+    "Judge",
+    "Tool",
+    "Toolkit",
+    "agent_step",
+    "allow",
+    "ask",
+    "call_key",
+    "child_task",
+    "deny",
+    "file_tools",
+]
 
 pydantic_ai.BANNER_ENABLED = False  # a worker's log is no place to greet somebody

@@ -6,11 +6,13 @@ runs, a call's intent before the call: the attempt after a lost one asks and cal
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import hashlib
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic_ai import RunContext, ToolReturn
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _KINDS = {"returned", "retry", "failed"}
 _key: contextvars.ContextVar[str] = contextvars.ContextVar("longwatch_call_key")
+_unit: contextvars.ContextVar[Context] = contextvars.ContextVar("longwatch_call_unit")
 
 
 def call_key() -> str:
@@ -57,6 +60,21 @@ def call_key() -> str:
     The same at every attempt of the unit. Raises LookupError outside of an agent step.
     """
     return _key.get()
+
+
+def find_unit() -> Context:
+    """Inside a tool: the `ctx` of its unit, whatever the agent's deps are. Raises LookupError."""
+    return _unit.get()
+
+
+@contextlib.contextmanager
+def _acting(ctx: Context, key: str) -> Iterator[None]:
+    tokens = _key.set(key), _unit.set(ctx)
+    try:
+        yield
+    finally:
+        _key.reset(tokens[0])
+        _unit.reset(tokens[1])
 
 
 class Waiting(BaseException):
@@ -142,6 +160,9 @@ class Recorder(AbstractCapability[Any]):
                 raise ToolFailed(f"{MOST} child tasks at once are the most; make this call again.")
             self._children += 1
             raise CallDeferred({"child": maker.describe(self.ctx, call.tool_name, given)})
+        if tool.local:
+            with _acting(self.ctx, self.ctx.idempotency_key(name_effect(call))):
+                return await handler(args)
         return await self._call_once(tool, call, given, lambda: handler(args))
 
     def _judge(self, tool: Tool, name: str, args: dict[str, Any]) -> Rule:
@@ -166,17 +187,15 @@ class Recorder(AbstractCapability[Any]):
             found = await found if inspect.isawaitable(found) else found
             if found is not None and found is not False:
                 return _read_result(call, self.ctx._finish_effect(name, _write_result(call, found)))
-        token = _key.set(key)
         try:
-            result = _write_result(call, await make())
+            with _acting(self.ctx, key):
+                result = _write_result(call, await make())
         except (ToolRetryError, ModelRetry) as error:
             self.ctx._finish_effect(name, {"retry": _read_message(error)})
             raise
         except (ToolFailedError, ToolFailed) as error:
             self.ctx._finish_effect(name, {"failed": _read_message(error)})
             raise
-        finally:
-            _key.reset(token)
         return _read_result(call, self.ctx._finish_effect(name, result))
 
     async def handle_deferred_tool_calls(

@@ -86,11 +86,14 @@ class Tool:
 
     A call that was begun by a lost worker is made again if it is `idempotent` (a reading tool, or
     one whose service knows the key); else `verify` says what came of it; else people are asked.
+    A `local` one acts on the task's workspace alone, and has no record: the next worker begins with
+    the files of the last checkpoint and makes all calls of the unit again.
     """
 
     rules: Sequence[Rule] = (Rule("allow"),)
     idempotent: bool = False
     verify: Verify | None = None
+    local: bool = False
 
     def judge(self, args: Args) -> Rule:
         """The rule that decides about a call."""
@@ -104,7 +107,7 @@ class Policy:
     """The tools of one agent step, as its author gave them."""
 
     def __init__(self, given: Mapping[str, Given]) -> None:
-        self._tools = {name: _read_tool(name, one) for name, one in given.items()}
+        self._tools = {name: read_tool(name, one) for name, one in given.items()}
         self._others = self._tools.get(OTHERS, Tool())
 
     def find(self, name: str) -> Tool:
@@ -117,7 +120,8 @@ class Policy:
         return [name for name in self._tools if name != OTHERS]
 
 
-def _read_tool(name: str, given: Given) -> Tool:
+def read_tool(name: str, given: Given) -> Tool:
+    """A Tool of what an author gave. Raises ValueError."""
     if isinstance(given, Tool):
         rules: Sequence[Any] = given.rules
     else:

@@ -10,6 +10,7 @@ from pydantic_ai.agent import AbstractAgent, Agent
 from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.tools import DeferredToolResults
+from pydantic_ai.toolsets import FunctionToolset
 from pydantic_core import to_jsonable_python
 from pydantic_graph import End
 
@@ -26,6 +27,7 @@ from ledger.agents.history import (
     read_records,
     tell_last_turn,
 )
+from ledger.agents.kits.toolkit import Toolkit, join_rules, list_tools
 from ledger.agents.prices import OUTPUT_TOKENS, check_unpriced, read_prices
 from ledger.agents.questions import make_question, read_answers
 from ledger.agents.recording import Recorder, Waiting
@@ -48,6 +50,7 @@ def agent_step(
     *,
     goal: Goal,
     tools: Mapping[str, Given] | None = None,
+    kits: Sequence[Toolkit] = (),
     deps: Callable[[Any], Any] | None = None,
     session_turns: int | None = None,
     handoff_tokens: int | None = None,
@@ -61,17 +64,18 @@ def agent_step(
     `agent` is an Agent, or what makes one from `ctx`. `goal` (text, or made from `ctx`) and the
     hand-off open each session; a new one begins after `session_turns` units, if given, and after
     every restart. `tools` are the rules by the tool's name ("*": all others; by default they are
-    allowed). The agent's deps are `ctx` itself unless `deps` makes others. A model that nobody has
-    a price for fails the task, unless `unpriced="count"` lets its tokens alone count. The answer
-    stands in progress under the step's name. Raises ValueError for what can't be.
+    allowed); `kits` bring tools with rules, which those of `tools` overrule. The agent's deps are
+    `ctx` itself unless `deps` makes others. A model that nobody has a price for fails the task,
+    unless `unpriced="count"` lets its tokens alone count. The answer stands in progress under the
+    step's name. Raises ValueError for what can't be.
     """
     if session_turns is not None:
         bounds.check_count(session_turns, "agent_step(session_turns=)")
     check_unpriced(unpriced, "agent_step")
     read_prices()  # a wrong line shows here, where workflows are loaded, and not in a unit
     player = _Player(
-        agent, goal, Policy(tools or {}), deps, session_turns or 0, handoff_tokens, output_tokens,
-        patience, unpriced,
+        agent, goal, Policy(join_rules(kits, tools or {})), list_tools(kits), deps,
+        session_turns or 0, handoff_tokens, output_tokens, patience, unpriced,
     )  # fmt: skip
 
     async def run_agent(ctx: Any) -> Outcome:
@@ -84,13 +88,14 @@ class _Player:
     """What every unit of the step has in common."""
 
     def __init__(
-        self, agent: Any, goal: Goal, policy: Policy, deps: Callable[[Any], Any] | None,
-        session_turns: int, handoff_tokens: int | None, output_tokens: int, patience: int,
-        unpriced: str,
+        self, agent: Any, goal: Goal, policy: Policy, toolsets: list[FunctionToolset[Any]],
+        deps: Callable[[Any], Any] | None, session_turns: int, handoff_tokens: int | None,
+        output_tokens: int, patience: int, unpriced: str,
     ) -> None:  # fmt: skip
         self.agent = agent
         self.goal = goal
         self.policy = policy
+        self.toolsets = toolsets
         self.deps = deps
         self.session_turns = session_turns
         self.handoff_tokens = handoff_tokens
@@ -184,6 +189,7 @@ class _Player:
             async with agent, agent.iter(
                 prompt, message_history=history, deferred_tool_results=results, deps=deps,
                 capabilities=[recorder], model_settings={"max_retries": 0}, infer_name=False,
+                toolsets=self.toolsets,
             ) as graph:  # fmt: skip
                 node: Any = graph.next_node
                 try:

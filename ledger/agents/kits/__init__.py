@@ -1,0 +1,10 @@
+"""Tools that come with the ledger, in kits: `agent_step(..., kits=[file_tools(write=["src/"])])`.
+
+`toolkit` is what a kit is; `files` has the tools of a task's files, on `paths` (how a path is
+opened so that it can't lead out) and `finding` (listing and searching).
+"""
+
+from ledger.agents.kits.files import file_tools
+from ledger.agents.kits.toolkit import Toolkit
+
+__all__ = ["Toolkit", "file_tools"]
