@@ -18,6 +18,7 @@ from dashboard.views import (
     since,
     task,
     tasks,
+    transcript,
     trouble,
     workers,
     workflows,
@@ -44,6 +45,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("tasks/<uuid:task_id>/events/", history.show_events, name="events"),
     path("tasks/<uuid:task_id>/log/", log.show_log, name="log"),
     path("tasks/<uuid:task_id>/handoff/", handoff.show_handoff, name="handoff"),
+    path("tasks/<uuid:task_id>/transcript/", transcript.show_transcript, name="transcript"),
     path("tasks/<uuid:task_id>/<slug:name>/", actions.act_on_task, name="act"),
     # approvals/
     path("approvals/", approvals.show_approvals, name="approvals"),

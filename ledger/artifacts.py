@@ -333,6 +333,11 @@ def _open_value(reference: dict[str, Any], task_id: UUID) -> Any:
         return json.load(file)
 
 
+def read_reference(value: Any) -> str:
+    """The id of the artifact that `value` stands for; empty when it is a value itself."""
+    return str(value[REFERENCE]) if _is_reference(value) else ""
+
+
 def _is_reference(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {REFERENCE} and _is_id(value[REFERENCE])
 

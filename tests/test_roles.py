@@ -40,7 +40,7 @@ API: dict[str, Any] = {
     "GET /tasks/{task_id}/outputs": READ, "GET /tasks/{task_id}/events": READ,
     "GET /tasks/{task_id}/artifacts": READ, "GET /tasks/{task_id}/spend": READ,
     "GET /tasks/{task_id}/effects": READ, "GET /tasks/{task_id}/handoff": READ,
-    "GET /tasks/{task_id}/log": READ,
+    "GET /tasks/{task_id}/log": READ, "GET /tasks/{task_id}/transcript": READ,
     "POST /tasks/{task_id}/effects/{effect_id}/mark": OPERATE,
     **{f"POST /tasks/{{task_id}}/{action}": OPERATE for action in (
         "cancel", "stop", "pause", "resume", "retry", "repair", "change", "outputs/{seq}/edit",
@@ -76,6 +76,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "approvals": ("GET", READ), "approval": ("GET", READ), "approval-file": ("GET", READ),
     "answer": ("POST", APPROVE), "undo": ("POST", APPROVE), "artifact": ("GET", READ),
     "artifact-view": ("GET", READ), "artifact-changes": ("GET", READ),
+    "transcript": ("GET", READ),
     "alerts": ("GET", OPERATE), "alert-new": ("GET", ADMIN), "alert": ("GET", ADMIN),
     "alert-act": ("POST", OPERATE),
 }  # fmt: skip
@@ -326,7 +327,7 @@ def judge_page(caller: Caller, name: str, scope: str, *, part: bool) -> set[int]
         return {403}
     of_task = {"task", "handoff", "log", "outputs", "output", "events", "act", "approval", "answer",
                "approval-file", "undo", "artifact", "artifact-view", "artifact-changes",
-               "alert", "alert-act"}  # fmt: skip
+               "alert", "alert-act", "transcript"}  # fmt: skip
     return {404} if not caller.lane and name in of_task else set()
 
 

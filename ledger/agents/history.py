@@ -20,7 +20,7 @@ from pydantic_ai.messages import (
     ToolReturnPart,
 )
 
-from ledger import artifacts
+from ledger import artifacts, transcripts
 from ledger.models import Effect, StepOutput
 from ledger.models.effects import DONE
 from ledger.queries.effects import OWN
@@ -28,7 +28,7 @@ from ledger.queries.effects import OWN
 if TYPE_CHECKING:
     from ledger.context import Context
 
-KEY = "transcript"
+KEY = transcripts.KEY
 """In a unit's output: what this module writes. The agent's answer stands under the step's name."""
 
 SHOWN = 4_000

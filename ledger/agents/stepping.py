@@ -14,7 +14,7 @@ from pydantic_ai.toolsets import FunctionToolset
 from pydantic_core import to_jsonable_python
 from pydantic_graph import End
 
-from ledger import bounds
+from ledger import bounds, transcripts
 from ledger.agents.children import make_children, read_children
 from ledger.agents.history import (
     KEY,
@@ -81,6 +81,7 @@ def agent_step(
     async def run_agent(ctx: Any) -> Outcome:
         return await player.run_unit(ctx)
 
+    setattr(run_agent, transcripts.MARK, True)
     return run_agent
 
 

@@ -9,7 +9,7 @@ from django.views.decorators.csrf import csrf_exempt
 from ninja import NinjaAPI
 from ninja.openapi.schema import OpenAPISchema
 
-from ledger.api import approvals, artifacts, audit, logs, tasks, uploads, workflows
+from ledger.api import approvals, artifacts, audit, logs, tasks, transcripts, uploads, workflows
 from ledger.api.auth import SessionAuth, TokenAuth
 from ledger.api.docs import PlainDocs
 from ledger.api.errors import MEDIA_TYPE, install_handlers, show_unknown_path, wrap_view
@@ -61,6 +61,7 @@ api = LedgerAPI(
 install_handlers(api)
 api.add_router("/tasks", tasks.router)
 api.add_router("/tasks", logs.router)
+api.add_router("/tasks", transcripts.router)
 api.add_router("/approvals", approvals.router)
 api.add_router("/artifacts", artifacts.router)
 api.add_router("/uploads", uploads.router)

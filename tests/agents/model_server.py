@@ -31,6 +31,7 @@ class Reply:
     `before` and `after` are called around its sending, when it is paid already."""
 
     text: str = ""
+    thinking: str = ""
     calls: Sequence[tuple[str, Any]] = ()
     tokens: tuple[int, int] = (TOKENS_IN, TOKENS_OUT)
     slow: float = 0.0
@@ -198,4 +199,5 @@ def _write_message(call: Call, said: Reply) -> dict[str, Any]:
          "function": {"name": name, "arguments": text}}
         for n, (name, text) in enumerate(texts)
     ]  # fmt: skip
-    return {"content": said.text or None} | ({"tool_calls": calls} if calls else {})
+    thought = {"reasoning_content": said.thinking} if said.thinking else {}
+    return {"content": said.text or None} | thought | ({"tool_calls": calls} if calls else {})

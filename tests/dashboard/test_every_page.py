@@ -69,6 +69,7 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
         "workflow": [[three.name]], "task": [[task.id], [edited.id], [parent.id]],
         "outputs": [[task.id], [edited.id]], "output": [[task.id, seq], [edited.id, edit]],
         "events": [[task.id]], "handoff": [[task.id]], "log": [[task.id]],
+        "transcript": [[task.id]],
         "act": [[task.id, name] for name in ACTIONS if name != "edit"],
         "approval": [[asked.id]], "alert": [[rule.id]], "approval-file": [[asked.id, 0]],
         "artifact-view": [[saved.id]], "artifact-changes": [[saved.id]],
