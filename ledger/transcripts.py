@@ -34,7 +34,7 @@ MARK = "longwatch_agent"
 MAX_OPENED = 1_000_000
 """Bytes of a turn that stands in the artifact store; a longer one is named, not opened."""
 
-_KNOWN = frozenset("session began messages calls spent open answers stuck".split())
+_KNOWN = frozenset("session began since messages calls spent open answers stuck".split())
 _COLUMNS = ("seq", "turn", "round", "worker", "fence", "started_at", "finished_at")
 
 

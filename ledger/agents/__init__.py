@@ -16,6 +16,7 @@ except ImportError as error:
     ) from error
 
 from ledger.agents.children import child_task
+from ledger.agents.compacting import Compact
 from ledger.agents.judge import Judge
 from ledger.agents.kits import Toolkit, file_tools
 from ledger.agents.recording import call_key
@@ -23,6 +24,7 @@ from ledger.agents.rules import Tool, allow, ask, deny
 from ledger.agents.stepping import agent_step
 
 __all__ = [
+    "Compact",
     "Judge",
     "Tool",
     "Toolkit",

@@ -7,6 +7,8 @@ what the live outputs of its session add up to.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from pydantic_ai.messages import (
     ModelRequest,
     ModelResponse,
     RetryFeedbackPart,
+    ThinkingPart,
     ToolCallPart,
     ToolReturnPart,
 )
@@ -29,20 +32,63 @@ if TYPE_CHECKING:
     from ledger.context import Context
 
 KEY = transcripts.KEY
-"""In a unit's output: what this module writes. The agent's answer stands under the step's name."""
+"""In a unit's output: its part of the transcript. The agent's answer stands under the step's name.
+
+Always there: `session`, `began`, `since` (its first turns, see Past), `messages`, `calls` (what was
+decided of each), `spent`, `open` (calls that wait; with `child` for a child task), `answers`,
+`stuck`. Sometimes: `children` [{id, tool, task, workflow, status}], what calls (by their id) came
+to as child tasks; `compaction` {by, turns [first, last], name, artifact}, turns that are no longer
+sent and the artifact that has them, `by` "handoff" in the first unit of a new session, or "model"
+in a unit of its own, then with `text` (the summary), `since` and `opening`.
+"""
 
 SHOWN = 4_000
-"""Characters of each result that a new session is told of the turn before it."""
+"""Characters of each message where a turn is told in lines."""
+
+SUMMARY = """## What came before in this session
+
+Its older turns, summarised by a model; the turns themselves are no longer shown.
+
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """What one unit added to its session, without the session's opening message."""
+
+    number: int
+    messages: list[Any]
+    """As JSON."""
+
+    @property
+    def opens(self) -> bool:
+        """True where the model speaks first: whatever was called before has its result."""
+        return bool(self.messages) and self.messages[0]["kind"] == "response"
+
+    @property
+    def size(self) -> int:
+        """Bytes as JSON."""
+        return len(json.dumps(self.messages, ensure_ascii=False).encode(errors="replace"))
+
+    def load(self) -> list[ModelMessage]:
+        """The messages."""
+        return load_messages(self.messages)
 
 
 @dataclasses.dataclass
 class Past:
-    """What the units before this one left. `turn` is that of the last one, -1 before the first."""
+    """What the units before this one left of the present session."""
 
-    messages: list[ModelMessage] = dataclasses.field(default_factory=list)
+    opening: dict[str, Any] | None = None
+    """The message that it began with, as JSON; None: it has not begun."""
+    summary: str = ""
+    """What stands for the turns between that and these."""
+    turns: list[Turn] = dataclasses.field(default_factory=list)
     session: int = 0
     began: int = 0
     """The turn at which the session began."""
+    since: int = 0
+    """The first turn whose messages are sent as they are."""
     open: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """Calls that wait: for people, in the order in which they are asked about, and (those with
     `child`) for child tasks."""
@@ -50,6 +96,24 @@ class Past:
     """What people said of the first of them, by the call's id."""
     stuck: int = 0
     """Turns in a row in which nothing came back but errors."""
+
+    @functools.cached_property
+    def messages(self) -> list[ModelMessage]:
+        """What is sent of it: the opening with the summary, if there is one, and the turns."""
+        if self.opening is None:
+            return []
+        opening = self.opening
+        if self.summary:
+            first = opening["parts"][0]
+            part = {**first, "part_kind": "user-prompt", "content": SUMMARY + self.summary}
+            opening = {**opening, "parts": [*opening["parts"], part]}
+        return load_messages([opening, *(one for turn in self.turns for one in turn.messages)])
+
+    @property
+    def size(self) -> int:
+        """Its bytes, as JSON."""
+        opening = len(json.dumps(self.opening)) if self.opening else 0
+        return opening + len(self.summary) + sum(turn.size for turn in self.turns)
 
 
 def dump_messages(messages: Sequence[ModelMessage]) -> list[Any]:
@@ -68,21 +132,28 @@ def read_past(ctx: Context) -> Past:
     last = ctx._read(lambda: _read_turns(ctx, {"turn": ctx.turn - 1}))
     if not last:
         return Past()
-    told = last[0]
-    rows = ctx._read(lambda: _read_turns(ctx, {"turn__gte": told["began"]}))
-    stored = [message for row in rows for message in row["messages"]]
+    told = last[ctx.turn - 1]
+    since = told.get("since", told["began"])
+    rows = ctx._read(lambda: _read_turns(ctx, {"turn__gte": since}))
+    messages = {turn: list(row["messages"]) for turn, row in rows.items()}
+    summed = [one for row in rows.values() if (one := row.get("compaction") or {}).get("text")]
+    if summed:
+        opening, summary = summed[-1]["opening"], summed[-1]["text"]
+    else:
+        opening, summary = messages[since].pop(0), ""
     return Past(
-        messages=load_messages(stored), session=told["session"], began=told["began"],
+        opening=opening, summary=summary, session=told["session"], began=told["began"],
+        turns=[Turn(turn, found) for turn, found in messages.items() if found], since=since,
         open=told["open"], answers=told["answers"], stuck=told["stuck"],
     )  # fmt: skip
 
 
-def _read_turns(ctx: Context, which: dict[str, int]) -> list[dict[str, Any]]:
+def _read_turns(ctx: Context, which: dict[str, int]) -> dict[int, dict[str, Any]]:
     rows = StepOutput.objects.filter(
         task=ctx.task_id, step_name=ctx.step, superseded_in_round__isnull=True, **which
     )
-    outputs = rows.order_by("turn").values_list("output", flat=True)
-    return [artifacts.resolve(one, ctx.task_id)[KEY] for one in outputs]
+    outputs = rows.order_by("turn").values_list("turn", "output")
+    return {turn: artifacts.resolve(one, ctx.task_id)[KEY] for turn, one in outputs}
 
 
 def read_records(ctx: Context) -> dict[str, Any]:
@@ -130,13 +201,19 @@ def tell_last_turn(messages: Sequence[ModelMessage]) -> str:
     found = [n for n, one in enumerate(messages) if isinstance(one, ModelResponse)]
     if not found:
         return ""
-    lines = ["## The last turn before this session", ""]
-    for message in messages[found[-1] :]:
-        for part in message.parts:
-            if isinstance(part, ToolCallPart):
-                lines.append(f"- called {part.tool_name}({part.args_as_json_str():.{SHOWN}})")
-            elif isinstance(part, ToolReturnPart):
-                lines.append(f"- {part.tool_name}: {part.model_response_str():.{SHOWN}}")
-            elif isinstance(content := getattr(part, "content", None), str) and content:
-                lines.append(f"- said {content:.{SHOWN}}")
-    return "\n".join(lines) + "\n"
+    return f"## The last turn before this session\n\n{tell_messages(messages[found[-1] :])}\n"
+
+
+def tell_messages(messages: Sequence[ModelMessage]) -> str:
+    """Messages as lines of text: what was said, called and returned, without what was thought."""
+    lines = []
+    for part in (part for message in messages for part in message.parts):
+        if isinstance(part, ThinkingPart):
+            continue
+        if isinstance(part, ToolCallPart):
+            lines.append(f"- called {part.tool_name}({part.args_as_json_str():.{SHOWN}})")
+        elif isinstance(part, ToolReturnPart):
+            lines.append(f"- {part.tool_name}: {part.model_response_str():.{SHOWN}}")
+        elif isinstance(content := getattr(part, "content", None), str) and content:
+            lines.append(f"- said {content:.{SHOWN}}")
+    return "\n".join(lines)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, Field, ValidationError
-from pydantic_ai.direct import model_request
 from pydantic_ai.messages import ModelRequest, ModelResponse
 from pydantic_ai.models import Model, ModelRequestContext, ModelRequestParameters, infer_model
 from pydantic_ai.settings import ModelSettings
@@ -21,7 +20,7 @@ from pydantic_ai.tools import ToolDefinition
 from ledger import canonical
 from ledger.agents.history import read_records
 from ledger.agents.prices import OUTPUT_TOKENS, check_unpriced
-from ledger.agents.requests import Request
+from ledger.agents.requests import Request, send
 from ledger.asynchronous import LOOK_SECONDS
 from ledger.context import Context
 from ledger.errors import NotFound
@@ -172,15 +171,11 @@ class Judge:
 
 
 async def _send(context: ModelRequestContext, stop: threading.Event) -> ModelResponse:
-    async with context.model:  # closes its connections, which belong to this loop
-        sending = asyncio.create_task(model_request(
-            context.model, context.messages, model_settings=context.model_settings,
-            model_request_parameters=context.model_request_parameters,
-        ))  # fmt: skip
-        while not (await asyncio.wait({sending}, timeout=LOOK_SECONDS))[0]:
-            if stop.is_set():
-                sending.cancel()
-        return sending.result()
+    sending = asyncio.create_task(send(context))
+    while not (await asyncio.wait({sending}, timeout=LOOK_SECONDS))[0]:
+        if stop.is_set():
+            sending.cancel()
+    return sending.result()
 
 
 def _wait_for(ctx: Context, context: ModelRequestContext) -> ModelResponse:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from pydantic_ai.direct import model_request
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import ModelRequestContext
@@ -94,3 +95,12 @@ class Request:
         another."""
         if self.stored is not None:
             self.ctx.once(f"{self._spoils}.{self._spoiled + 1}", lambda: str(error))
+
+
+async def send(context: ModelRequestContext) -> ModelResponse:
+    """Make a request that belongs to no agent's run."""
+    async with context.model:  # closes its connections, which belong to this loop
+        return await model_request(
+            context.model, context.messages, model_settings=context.model_settings,
+            model_request_parameters=context.model_request_parameters,
+        )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +17,7 @@ from pydantic_graph import End
 
 from ledger import bounds, transcripts
 from ledger.agents.children import make_children, read_children
+from ledger.agents.compacting import Compact, keep_session, summarise
 from ledger.agents.history import (
     KEY,
     Past,
@@ -53,6 +55,7 @@ def agent_step(
     kits: Sequence[Toolkit] = (),
     deps: Callable[[Any], Any] | None = None,
     session_turns: int | None = None,
+    compact: Compact | None = None,
     handoff_tokens: int | None = None,
     output_tokens: int = OUTPUT_TOKENS,
     patience: int = PATIENCE,
@@ -63,11 +66,11 @@ def agent_step(
 
     `agent` is an Agent, or what makes one from `ctx`. `goal` (text, or made from `ctx`) and the
     hand-off open each session; a new one begins after `session_turns` units, if given, and after
-    every restart. `tools` are the rules by the tool's name ("*": all others; by default they are
-    allowed); `kits` bring tools with rules, which those of `tools` overrule. The agent's deps are
-    `ctx` itself unless `deps` makes others. A model that nobody has a price for fails the task,
-    unless `unpriced="count"` lets its tokens alone count. The answer stands in progress under the
-    step's name. Raises ValueError for what can't be.
+    every restart; `compact` shortens one that grows too long. `tools` are the rules by the tool's
+    name ("*": all others; by default they are allowed); `kits` bring tools with rules, which those
+    of `tools` overrule. The agent's deps are `ctx` itself unless `deps` makes others. A model that
+    nobody has a price for fails the task, unless `unpriced="count"` lets its tokens alone count.
+    The answer stands in progress under the step's name. Raises ValueError for what can't be.
     """
     if session_turns is not None:
         bounds.check_count(session_turns, "agent_step(session_turns=)")
@@ -75,7 +78,7 @@ def agent_step(
     read_prices()  # a wrong line shows here, where workflows are loaded, and not in a unit
     player = _Player(
         agent, goal, Policy(join_rules(kits, tools or {})), list_tools(kits), deps,
-        session_turns or 0, handoff_tokens, output_tokens, patience, unpriced,
+        session_turns or 0, compact, handoff_tokens, output_tokens, patience, unpriced,
     )  # fmt: skip
 
     async def run_agent(ctx: Any) -> Outcome:
@@ -90,8 +93,8 @@ class _Player:
 
     def __init__(
         self, agent: Any, goal: Goal, policy: Policy, toolsets: list[FunctionToolset[Any]],
-        deps: Callable[[Any], Any] | None, session_turns: int, handoff_tokens: int | None,
-        output_tokens: int, patience: int, unpriced: str,
+        deps: Callable[[Any], Any] | None, session_turns: int, compact: Compact | None,
+        handoff_tokens: int | None, output_tokens: int, patience: int, unpriced: str,
     ) -> None:  # fmt: skip
         self.agent = agent
         self.goal = goal
@@ -99,6 +102,7 @@ class _Player:
         self.toolsets = toolsets
         self.deps = deps
         self.session_turns = session_turns
+        self.compact = compact
         self.handoff_tokens = handoff_tokens
         self.output_tokens = output_tokens
         self.patience = patience
@@ -115,11 +119,27 @@ class _Player:
         past = read_past(ctx)
         if past.open:
             return await self._go_on(ctx, past)
-        if past.messages and self.session_turns and ctx.turn - past.began >= self.session_turns:
+        plan = self.compact if self.compact and self.compact.is_due(past) else None
+        if plan is not None and plan.by == "model":
+            return await self._summarise(ctx, past, plan)
+        over = self.session_turns and ctx.turn - past.began >= self.session_turns
+        if past.turns and (over or plan is not None):
+            more = {} if plan is None else {"compaction": keep_session(ctx, past)}
             before = tell_last_turn(past.messages)
-            past = Past(session=past.session + 1, began=ctx.turn)
-            return await self._play(ctx, past, opening=before)
+            past = Past(session=past.session + 1, began=ctx.turn, since=ctx.turn)
+            return await self._play(ctx, past, opening=before, more=more)
         return await self._play(ctx, past)
+
+    async def _summarise(self, ctx: Context, past: Past, plan: Compact) -> Outcome:
+        """A unit that shortens the session, and no more."""
+        own = self._make_agent(ctx).model
+        told, spent = await summarise(ctx, past, plan, own, unpriced=self.unpriced)
+        data = self._write(ctx, dataclasses.replace(past, since=told["since"]), [], [], {})
+        data[KEY] |= {"compaction": told, "spent": spent}
+        return Again(data)
+
+    def _make_agent(self, ctx: Context) -> AbstractAgent[Any, Any]:
+        return self.agent if isinstance(self.agent, AbstractAgent) else self.agent(ctx)
 
     async def _go_on(self, ctx: Context, past: Past) -> Outcome:
         """People have answered the question about the first call that had no answer yet; or the
@@ -127,7 +147,7 @@ class _Player:
         asked = [call for call in past.open if "child" not in call]
         if not asked:
             results, told = read_children(ctx, past.open)
-            return await self._play(ctx, past, results=results, children=told)
+            return await self._play(ctx, past, results=results, more={"children": told})
         answers = dict(past.answers)
         left = [call for call in asked if call["id"] not in answers]
         if left and ctx.answer is not None:
@@ -139,7 +159,7 @@ class _Player:
 
     async def _play(
         self, ctx: Context, past: Past, *, opening: str = "",
-        results: DeferredToolResults | None = None, children: Sequence[Any] = (),
+        results: DeferredToolResults | None = None, more: Mapping[str, Any] | None = None,
     ) -> Outcome:  # fmt: skip
         records = read_records(ctx)
         recorder = Recorder(
@@ -157,8 +177,7 @@ class _Player:
             raise
         new = _list_new(run, history, past, recorder)
         data = self._write(ctx, past, new, run.waiting, {}, recorder)
-        if children:
-            data[KEY]["children"] = list(children)
+        data[KEY] |= more or {}
         if run.waiting:
             asked = [call for call in run.waiting if "child" not in call]
             return make_question(asked[0], data) if asked else make_children(run.waiting, data)
@@ -182,7 +201,7 @@ class _Player:
         results: DeferredToolResults | None,
     ) -> _Run:  # fmt: skip
         """Run the agent's graph until its next model request belongs to the next unit."""
-        agent = self.agent if isinstance(self.agent, AbstractAgent) else self.agent(ctx)
+        agent = self._make_agent(ctx)
         run = _Run()
         deps = ctx if self.deps is None else self.deps(ctx)
         with agent.using_thread_executor(_Inline()):
@@ -216,9 +235,10 @@ class _Player:
             recorder.stored["spent"] if recorder and recorder.asked and recorder.stored else None
         )
         return {KEY: {
-            "session": past.session, "began": past.began, "messages": dump_messages(new),
-            "calls": recorder.calls if recorder else [], "spent": spent, "open": waiting,
-            "answers": dict(answers), "stuck": past.stuck if recorder is None else stuck,
+            "session": past.session, "began": past.began, "since": past.since,
+            "messages": dump_messages(new), "calls": recorder.calls if recorder else [],
+            "spent": spent, "open": waiting, "answers": dict(answers),
+            "stuck": past.stuck if recorder is None else stuck,
         }}  # fmt: skip
 
 
