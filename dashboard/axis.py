@@ -41,9 +41,14 @@ class Piece:
         return duration(self.end - self.start)
 
     @property
+    def centre(self) -> float:
+        """Percent where its middle is."""
+        return self.x + self.width / 2
+
+    @property
     def middle(self) -> str:
         """Where its label stands."""
-        return percent(self.x + self.width / 2)
+        return percent(self.centre)
 
     @property
     def left(self) -> str:

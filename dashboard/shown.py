@@ -18,11 +18,20 @@ from ledger.queries.effects import MARKS
 
 
 def show_effect(effect: dict[str, Any]) -> dict[str, Any]:
-    """An Effect JSON with `look`, `open` when a person can settle it, and `undoable` when its
-    compensation can."""
-    state = effect["state"]
-    undoable = effect["compensation"] is not None and state in {"done", "unknown"}
-    return effect | {"look": words.EFFECTS[state], "open": state in MARKS, "undoable": undoable}
+    """An Effect JSON with `look`, `open` when a person can settle it, `undoable` when its
+    compensation can, `in_hand` while that runs, and `told`: what went in and what came out, if
+    anything did."""
+    state, undo = effect["state"], effect["compensation"]
+    in_hand = undo is not None and undo["state"] == "intent"
+    told = {"args": effect["args"], "result": effect["result"]}
+    told |= {"undone": undo["result"]} if undo else {}
+    return effect | {
+        "look": words.EFFECTS["undoing" if in_hand else state],
+        "in_hand": in_hand,
+        "open": state in MARKS,
+        "undoable": undo is not None and state in {"done", "unknown"},
+        "told": {name: value for name, value in told.items() if value is not None},
+    }
 
 
 def show_row(task: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
@@ -88,6 +97,9 @@ CALLED = {
     "copied_from": "from",
     "from_step": "at",
     "outputs": "outputs copied",
+    "then": "ends as",
+    "count": "effects to undo",
+    "compensated": "effects undone",
 }
 """What a key of an event's data is called; the other keys speak for themselves."""
 

@@ -38,6 +38,7 @@ LOOKS = {
     spans.FAILED: ("b-failh", "Failed attempt"),
     spans.LOST: ("b-stall", "Lost, lease running out"),
     spans.RELEASED: ("b-free", "Given back"),
+    spans.UNDONE: ("b-undo", "Undoing an effect"),
     spans.BACKOFF: ("b-wire", "Backing off"),
     spans.WAITING: ("b-wait", "Waiting for a person"),
     spans.SIGNAL: ("b-wait", "Waiting for a signal"),
@@ -149,6 +150,15 @@ class Waterfall:
     def gaps(self) -> list[Piece]:
         """The squeezed times."""
         return self.axis.squeezed
+
+    @property
+    def told_gaps(self) -> list[Piece]:
+        """Those with room for a word below them; how long all are in sum stands beside them."""
+        told: list[Piece] = []
+        for gap in self.gaps:
+            if not told or gap.centre - told[-1].centre >= WORD:
+                told.append(gap)
+        return told
 
 
 def draw_waterfall(

@@ -113,6 +113,7 @@ EFFECTS = {
     "done": Look("Done", "ok", "is-ok"),
     "not_done": Look("Not done", "cancel", "is-idle"),
     "compensated": Look("Undone", "fix", "is-fix"),
+    "undoing": Look("Being undone", "run", "is-run"),
 }
 
 ANSWERS = {

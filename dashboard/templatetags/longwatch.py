@@ -150,6 +150,13 @@ def short_id(value: object) -> str:
 
 
 @register.filter
+def short_key(key: str) -> str:
+    """An idempotency key, the id of its task shortened."""
+    task, colon, rest = key.partition(":")
+    return f"{short_id(task)}{colon}{rest}"
+
+
+@register.filter
 def short_owner(owner: str) -> str:
     """`host:pid:boot-uuid` without the part that tells two boots apart."""
     return ":".join(owner.split(":")[:2])

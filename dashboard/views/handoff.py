@@ -14,7 +14,7 @@ from dashboard.diffs import Line, mark_diff
 from dashboard.htmx import render_page
 from ledger import queries
 from ledger.access import READ
-from ledger.handoff import build_handoff
+from ledger.handoff import build_handoff, count_tokens
 from ledger.queries.paging import read_seq
 
 SHOWN = 50
@@ -38,6 +38,7 @@ def show_handoff(request: PageRequest, task_id: UUID) -> HttpResponseBase:
         "section": "tasks",
         "task": {"id": row.pk, "name": row.title or row.workflow},
         "text": text,
+        "tokens": count_tokens(text),
         "sent": sent,
         "told": told,
         "chosen": chosen,

@@ -26,12 +26,13 @@ LISTED = 60
 ENDED = {
     "done": "The unit is done.",
     "failed": "The attempt failed.",
+    "undone": "The effect is undone.",
     "lost": "The worker was lost; this is what it had written down before.",
     "released": "The attempt was given back.",
     "taken": "The attempt was taken from its worker; this is what it had written down before.",
 }
 STATES = {"running": "running", "failed": "failed", "lost": "lost", "released": "given back",
-          "taken": "taken away"}  # fmt: skip
+          "taken": "taken away", "undone": "undid an effect"}  # fmt: skip
 """What stands beside an attempt in the list; one that is done has nothing."""
 
 

@@ -72,6 +72,7 @@ def render_task(
     context |= load_rest(context, wish)
     context |= {"section": "tasks", "notice": notice, "position": name_position(row)}
     context["offers"] = list_offers(row) if OPERATE in request.scopes else []
+    context["undoing"] = next((one for one in context["done_outside"] if one["in_hand"]), None)
     context["settles"] = OPERATE in request.scopes and any(
         one["open"] for one in context["done_outside"]
     )

@@ -19,7 +19,10 @@ from ledger.queries.seen import require_payload, see_artifacts, see_tasks
 from ledger.unitlog import LOG_TYPE, read_after
 
 RUNNING, DONE = "running", "done"
-ENDS = {"attempt_failed": "failed", "released": "released", "reclaimed": "lost"}
+ENDS = {"attempt_failed": "failed", "released": "released", "reclaimed": "lost",
+        "compensated": "undone"}  # fmt: skip
+KEPT = frozenset({"failed", "undone"})
+"""The ends whose event holds the end of the log."""
 TAKEN = "taken"
 """From its worker, by an operator: only what was written down of its log says that it was."""
 
@@ -166,7 +169,7 @@ def _read_unit(unit: str) -> tuple[str, int | None]:
 
 def _read_text(task: Task, attempt: Attempt) -> tuple[str, int, Artifact | None]:
     """What is stored of an attempt's log, the position where that begins, and all of it."""
-    if attempt.state in {DONE, ENDS["attempt_failed"]}:
+    if attempt.state in KEPT | {DONE}:
         rows = see_artifacts().filter(task=task.pk, media_type=LOG_TYPE, fence=attempt.fence)
         artifact = rows.first()
         if artifact is not None and artifact.blob_id is not None:
@@ -178,7 +181,7 @@ def _read_text(task: Task, attempt: Attempt) -> tuple[str, int, Artifact | None]
     if attempt.state == DONE:
         text = StepOutput.objects.filter(pk=attempt.key).values_list("log_tail", flat=True).first()
         return text or "", 0, None
-    if attempt.state == ENDS["attempt_failed"]:
+    if attempt.state in KEPT:
         data = Event.objects.filter(pk=attempt.key).values_list("data__log_tail", flat=True)
         return str(data.first() or ""), 0, None
     live = LiveLog.objects.filter(task=task.pk, fence=attempt.fence).first()

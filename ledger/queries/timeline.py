@@ -38,7 +38,7 @@ MAX_UNITS = 1_000
 MAX_EVENTS = 500
 
 DONE, SUPERSEDED, RUNNING, STALLED = "done", "superseded", "running", "stalled"
-FAILED, LOST, RELEASED = "failed", "lost", "released"
+FAILED, LOST, RELEASED, UNDONE = "failed", "lost", "released", "undone"
 BACKOFF, WAITING, PAUSED, QUEUED = "backoff", "waiting", "paused", "queued"
 SIGNAL, CHILDREN, BUDGET = states.SIGNAL, states.CHILDREN, states.BUDGET
 """What else is waited for; `WAITING` is for a person."""
@@ -47,6 +47,9 @@ WORK = frozenset({DONE, SUPERSEDED, RUNNING, STALLED, FAILED, LOST, RELEASED})
 """A worker was busy with the task; in all else nobody was."""
 
 ATTEMPTS = {"attempt_failed": FAILED, "released": RELEASED, "reclaimed": LOST}
+SPENT = ATTEMPTS | {"compensated": UNDONE}
+"""Events that tell of an attempt: of a unit without an output, or of a compensation."""
+
 PARKS = {"scheduled": BACKOFF, "approval_requested": WAITING, "waiting": WAITING, "paused": PAUSED}
 PARKED = {
     states.SCHEDULED: BACKOFF, states.WAITING: WAITING, states.PAUSED: PAUSED,
@@ -234,18 +237,24 @@ def _read_units(units: Iterable[dict[str, Any]]) -> Iterator[Span]:
 
 
 def _read_attempts(events: Iterable[dict[str, Any]]) -> Iterator[Span]:
-    """Attempts without an output. The round is not in an event; restarts before it count."""
-    restarts = 0
+    """Attempts without an output; and compensations, at the step where the task was to end.
+
+    The round is not in an event; restarts before it count.
+    """
+    restarts, ends_at = 0, ""
     for event in events:
         data = event["data"]
         if _is_restart(event):
             restarts = int(data["round"])
-        if event["kind"] not in ATTEMPTS:
+        if event["kind"] == "compensating":
+            ends_at = event["step"]
+        if event["kind"] not in SPENT:
             continue
         start = _read_time(data.get("started_at")) or event["at"]
+        step = ends_at if event["kind"] == "compensated" and ends_at else event["step"]
         worker = data.get("worker") or event["actor"]["id"]
         yield Span(
-            ATTEMPTS[event["kind"]], event["step"], min(start, event["at"]), event["at"],
+            SPENT[event["kind"]], step, min(start, event["at"]), event["at"],
             event["turn"], restarts, event["seq"], worker,
         )  # fmt: skip
 
@@ -268,7 +277,8 @@ def _read_current(task: Task, attempts: Sequence[Span], now: dt.datetime) -> lis
 def _read_running(task: Task, now: dt.datetime) -> Iterator[Span]:
     """The running unit until now; of a stalled one (`find_task` says so) until it last moved."""
     start = min(task.claimed_at or task.updated_at, now)
-    span = Span(RUNNING, task.step_name, start, now, task.turn, task.round,
+    kind = RUNNING if task.ending is None else UNDONE
+    span = Span(kind, task.step_name, start, now, task.turn, task.round,
                 task.event_seq + 1, task.lease_owner, open=True)  # fmt: skip
     alive = task.lease_until is not None and task.lease_until >= now
     if not (alive and getattr(task, "stalled", False)):
