@@ -13,8 +13,8 @@ from pydantic_ai import Agent, RunContext
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from ledger.agents import Judge, Tool, agent_step, call_key
-from ledger.evaluators import evaluate
+from ledger.agents import Compact, Judge, Tool, agent_step, call_key, child_task
+from ledger.evaluators import Predicate, evaluate
 from ledger.workflows import Workflow
 
 
@@ -74,3 +74,57 @@ apart = Workflow("judged-apart")
 def judge_apart(ctx: Any) -> Any:
     """What no step in a process of its own can do."""
     return evaluate(ctx, [Judge("test", "It is good.")], "work").output
+
+
+def die_once(sink: str, name: str) -> None:
+    """End this worker, the first time that this is said."""
+    mark = Path(f"{sink}.{name}")
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def jot(run: RunContext[Any], n: int) -> str:
+    """Note a number, beside a child that is not spawned yet."""
+    if n == 1:
+        die_once(run.deps.input.sink, "jot")
+    return f"noted {n};"
+
+
+def make_manager(ctx: Any) -> Agent[Any, Any]:
+    """An agent that notes a number and sends a child with it, again and again."""
+    errand = child_task("errand", "Runs an errand.", input=Errand)
+    return Agent(make_model(ctx), tools=[jot, errand], deps_type=object)
+
+
+def make_model(ctx: Any) -> OpenAIChatModel:
+    provider = OpenAIProvider(base_url=ctx.input.model, api_key="none")
+    return OpenAIChatModel("gpt-4o-mini", provider=provider)
+
+
+def outlive_judge(ctx: Any) -> None:
+    """Dearer than the judge: its worker is lost with the judge's answer on record."""
+    die_once(ctx.input.sink, "judged")
+
+
+class Errand(BaseModel):
+    """Which one."""
+
+    n: int
+
+
+errand = Workflow("errand", input=Errand)
+errand.step(lambda ctx: {"ran": ctx.input.n}, name="go")
+managing = Workflow("managing", input=Course)
+managing.step(
+    agent_step(
+        make_manager,
+        goal="Manage.",
+        compact=Compact(at=500, by="model", keep=1),
+        tools={"jot": Tool(idempotent=True)},
+    ),
+    name="count",
+)
+managing.evaluate(
+    "check", [Judge(make_model, "It counts."), Predicate(outlive_judge, cost=35)], of="count"
+)
