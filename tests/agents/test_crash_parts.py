@@ -1,4 +1,4 @@
-"""Workers are killed between a call and its children, at a summary, and after a judge has spoken."""
+"""Workers are killed between a call and its child, at a summary, and after a judge has spoken."""
 
 from __future__ import annotations
 
