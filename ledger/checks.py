@@ -146,7 +146,7 @@ def check_commands(app_configs: Any = None, **options: Any) -> list[CheckMessage
     for name, one in known.items():
         if one.find_program() is None:
             text = f"The program of the command {name!r}, {one.argv[0]}, is not here."
-            hint = f"Install it where workers run, on {one.find_path()}."
+            hint = f"Install it where workers run, on {commands.find_path()}."
             found.append(Warning(text, hint=hint, id="longwatch.W006"))
     return found
 

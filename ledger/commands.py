@@ -60,20 +60,21 @@ class Check(BaseModel):
         """True for an exit code that says nothing about the work."""
         return code not in self.passes and (code in self.errors or code >= UNUSABLE)
 
-    def find_path(self) -> str:
-        """PATH: the programs of our own interpreter's environment first."""
-        return f"{Path(sys.executable).parent}{os.pathsep}{sandbox.PATH}"
-
     def find_program(self) -> str | None:
         """What `argv` begins with, in full; None where this machine does not have it."""
         if os.sep in self.argv[0]:  # also of the task's own files, if the settings say so
             return self.argv[0]
-        return shutil.which(self.argv[0], path=self.find_path())
+        return shutil.which(self.argv[0], path=find_path())
 
     def make_environment(self, secrets: Mapping[str, str]) -> dict[str, str]:
         """All that the command finds, beside its HOME and TMPDIR."""
-        own = {"PATH": self.find_path(), "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {"PATH": find_path(), "PYTHONDONTWRITEBYTECODE": "1"}
         return {**own, **sandbox.pick_environment(self.env), **secrets}
+
+
+def find_path() -> str:
+    """PATH: the programs of our own interpreter's environment first."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{sandbox.PATH}"
 
 
 class UnknownCheck(LookupError):
@@ -108,21 +109,27 @@ def run_check(
     *,
     secrets: Mapping[str, str] | None = None,
     tick: Callable[[], object] = lambda: None,
+    cwd: str = "",
+    limits: Mapping[str, int] | None = None,
+    wrap: Callable[[list[str]], list[str]] | None = None,
 ) -> sandbox.Ended:
-    """Run it in `folder` to its end; `tick` is called meanwhile and may raise, which ends it.
+    """Run it in `folder`, or `cwd` below it, to its end; `tick` is called meanwhile and may raise,
+    which ends it. `limits` are more of sandbox.Bounds, `wrap` makes the command of a jailer.
 
     Raises FileNotFoundError for a program that is not there.
     """
     program = check.find_program()
     if program is None:
-        raise FileNotFoundError(f"{check.argv[0]} is not on {check.find_path()}")
+        raise FileNotFoundError(f"{check.argv[0]} is not on {find_path()}")
     assert isinstance(check.memory, int)
     return sandbox.run_confined(
-        lambda report: [program, *check.argv[1:]],
+        lambda report: (wrap or list)([program, *check.argv[1:]]),
         folder=folder,
+        cwd=cwd,
         environment=check.make_environment(secrets or {}),
-        bounds=sandbox.Bounds(seconds=check.timeout, memory_bytes=check.memory),
+        bounds=sandbox.Bounds(seconds=check.timeout, memory_bytes=check.memory, **(limits or {})),
         network=check.network,
+        jailer=wrap is not None,
         tick=tick,
     )
 

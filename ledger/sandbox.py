@@ -80,20 +80,22 @@ def run_confined(
     fill: Callable[[Path], object] = lambda folder: None,
     *,
     folder: Path | None = None,
+    cwd: str = "",
     environment: Mapping[str, str] | None = None,
     bounds: Bounds | None = None,
     isolate: bool = True,
+    jailer: bool = False,
     network: bool = False,
     tick: Callable[[], object] = lambda: None,
 ) -> Ended:
-    """Run `build(descriptor of the report)` in `folder`, or else in one of its own, which `fill`
-    has filled; wait for its end.
+    """Run `build(descriptor of the report)` in `folder` (in `cwd` there), or else in one of its
+    own, which `fill` has filled; wait for its end.
 
     When this returns or raises, and soon after this process dies too, all processes of the command
     are dead and its own folder is removed, with the HOME and TMPDIR that it was given. What
     `environment` holds is added. `tick` is called a few times a second and may raise. With
     `isolate=False` it has no namespaces, as on a kernel without; `network=True` leaves it the
-    network.
+    network, and a `jailer` what root may do, which it takes from the command that it runs.
     """
     bounds = bounds or Bounds()
     scratch = Path(tempfile.mkdtemp(prefix="longwatch-"))
@@ -102,7 +104,8 @@ def run_confined(
         with open(reading, "rb", buffering=0) as report:
             try:
                 spec = _describe(build(writing), scratch, folder, bounds, environment or {})
-                spec |= {"report": writing, "isolate": isolate, "network": network}
+                spec |= {"report": writing, "isolate": isolate, "network": network, "cwd": cwd}
+                spec |= {"jailer": jailer}
                 process = _start_warden(spec)
             finally:
                 os.close(writing)
@@ -157,6 +160,7 @@ def _describe(
         "folder": str(folder),
         "seconds": bounds.seconds,
         "limits": bounds.list_limits(),
+        "processes": bounds.processes,
         "hide": list_hidden(scratch, folder),
         "environment": {
             "PATH": PATH,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import resource
@@ -35,6 +36,7 @@ SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 TIMED_OUT, BROKEN = 124, 125
 BEGIN = b"!"
 POLL = 0.02
+COUNT_TICKS = 5
 CLEAN_UP_SECONDS = 10.0
 
 LINUX = sys.platform == "linux"
@@ -54,7 +56,7 @@ def main(spec: dict[str, Any]) -> int:
         inner = os.fork()
         if not inner:
             _run_inner(spec, held)
-        return _wait(inner, deadline)
+        return _wait(inner, deadline, spec["processes"])
     finally:
         _kill_all()
         _remove(spec["scratch"])
@@ -65,14 +67,20 @@ def _end(signum: int, frame: Any) -> NoReturn:
     sys.exit(TIMED_OUT)  # by way of cleaning up
 
 
-def _wait(inner: int, deadline: float) -> int:
-    while True:
+def _wait(inner: int, deadline: float, processes: int) -> int:
+    for tick in itertools.count():
         ended, status = os.waitpid(inner, os.WNOHANG)
         if ended:
             return _exit_code(status)
         if time.monotonic() >= deadline or select.select([0], [], [], POLL)[0]:
             os.kill(inner, signal.SIGKILL)
             return TIMED_OUT
+        # The kernel's own limit is not for root.
+        if os.geteuid() == 0 and tick % COUNT_TICKS == 0 and _count_below(inner) > processes:
+            os.write(2, b"\n[ended here: more than %d processes]\n" % processes)
+            os.kill(inner, signal.SIGKILL)
+            return 128 + signal.SIGKILL
+    raise AssertionError("time has ended")
 
 
 def _exit_code(status: int) -> int:
@@ -180,10 +188,11 @@ def _mount(source: str, target: str, kind: str | None, flags: int, options: str 
 def _become(spec: dict[str, Any]) -> NoReturn:
     """Turn into the command: give up what root could do, set the limits, exec."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.chdir(spec["folder"])
+    os.chdir(os.path.join(spec["folder"], spec["cwd"]))
     if LINUX:
         _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        _libc.prctl(PR_SET_SECUREBITS, NO_CAPABILITIES_FOR_ROOT, 0, 0, 0)
+        if not spec["jailer"]:  # which needs what root may do, to take it from its own command
+            _libc.prctl(PR_SET_SECUREBITS, NO_CAPABILITIES_FOR_ROOT, 0, 0, 0)
     for name, value in spec["limits"].items():
         kind = getattr(resource, name, None)
         if kind is not None:
@@ -214,13 +223,27 @@ def _kill_all() -> None:
 
 
 def _list_children() -> set[int]:
-    me, found = os.getpid(), set()
+    return _read_families().get(os.getpid(), set())
+
+
+def _count_below(pid: int) -> int:
+    """How many processes descend from it."""
+    families, found = _read_families(), [pid]
+    for one in found:
+        found += families.get(one, ())
+    return len(found) - 1
+
+
+def _read_families() -> dict[int, set[int]]:
+    """The machine's processes by their parent."""
+    found: dict[int, set[int]] = {}
     for name in os.listdir("/proc") if LINUX else ():
         if name.isdigit():
+            # Gone meanwhile: no file, or no such process at the read.
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
                 # pid (name, which may hold anything) state parent …
-                if int(file.read().rpartition(b")")[2].split()[1]) == me:
-                    found.add(int(name))
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+                found.setdefault(parent, set()).add(int(name))
     return found
 
 

@@ -18,7 +18,7 @@ except ImportError as error:
 from ledger.agents.children import child_task
 from ledger.agents.compacting import Compact
 from ledger.agents.judge import Judge
-from ledger.agents.kits import Toolkit, file_tools
+from ledger.agents.kits import Toolkit, command_tools, describe_fence, file_tools
 from ledger.agents.recording import call_key
 from ledger.agents.rules import Tool, allow, ask, deny
 from ledger.agents.stepping import agent_step
@@ -33,7 +33,9 @@ __all__ = [
     "ask",
     "call_key",
     "child_task",
+    "command_tools",
     "deny",
+    "describe_fence",
     "file_tools",
 ]
 

@@ -42,6 +42,7 @@ def make_question(call: Mapping[str, Any], data: dict[str, Any]) -> AskApproval:
             payload=told, form=HAPPENED, risk="high", then="again", data=data,
         )  # fmt: skip
     reason = f"Asked because: {call['reason']}.\n\n" if call.get("reason") else ""
+    reason += f"{call['caution']}\n\n" if call.get("caution") else ""
     return AskApproval(
         f"May the agent call {call['tool']}?",
         body=f"{reason}You may change the arguments. A rejection goes to the model with your "

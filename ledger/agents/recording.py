@@ -48,6 +48,11 @@ from ledger.queries.effects import UNKNOWN
 if TYPE_CHECKING:
     from ledger.context import Context
 
+FILES_LOST = (
+    "The worker was lost after that call. What came of it outside stands; what it changed in the "
+    "workspace is gone, as if it had not been made."
+)
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _KINDS = {"returned", "retry", "failed"}
 _key: contextvars.ContextVar[str] = contextvars.ContextVar("longwatch_call_key")
@@ -151,7 +156,8 @@ class Recorder(AbstractCapability[Any]):
             return ToolDenied(f"This call is not allowed{why}.")
         if decision == "ask":
             raise ApprovalRequired({
-                "reason": rule.reason, "risk": rule.risk, "money": rule.money,
+                "reason": rule.reason, "caution": tool.caution() if tool.caution else "",
+                "risk": rule.risk, "money": rule.money,
                 "assignees": list(rule.assignees), "expires": rule.expires,
                 "schema": tool_def.parameters_json_schema,
             })  # fmt: skip
@@ -179,7 +185,8 @@ class Recorder(AbstractCapability[Any]):
         key = self.ctx.idempotency_key(name)
         begun = self.ctx._begin_effect(name, _fit_args(call.tool_name, args))
         if begun["state"] == DONE:
-            return _read_result(call, begun["result"])
+            found = _read_result(call, begun["result"])
+            return ToolReturn(found, content=FILES_LOST) if tool.writes else found
         if begun["state"] == UNKNOWN and not tool.idempotent:
             if tool.verify is None:
                 raise CallDeferred({"unknown": name, "turn": self.ctx.turn})

@@ -87,16 +87,24 @@ class Tool:
     A call that was begun by a lost worker is made again if it is `idempotent` (a reading tool, or
     one whose service knows the key); else `verify` says what came of it; else people are asked.
     A `local` one acts on the task's workspace alone, and has no record: the next worker begins with
-    the files of the last checkpoint and makes all calls of the unit again.
+    the files of the last checkpoint and makes all calls of the unit again. One that acts outside
+    and `writes` into the workspace as well is not: the model is told that its files are gone.
+    `scope` says why a call is out of what the tool may do at all ("": it is not), before any rule;
+    `caution` what people who are asked about a call must know of this worker.
     """
 
     rules: Sequence[Rule] = (Rule("allow"),)
     idempotent: bool = False
     verify: Verify | None = None
     local: bool = False
+    writes: bool = False
+    scope: Callable[[Args], str] | None = None
+    caution: Callable[[], str] | None = None
 
     def judge(self, args: Args) -> Rule:
         """The rule that decides about a call."""
+        if self.scope is not None and (why := self.scope(args)):
+            return Rule("deny", reason=why)
         return next((rule for rule in self.rules if rule.meets(args)), LAST)
 
 

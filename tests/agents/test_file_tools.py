@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,46 +12,12 @@ from ledger.agents import Tool, Toolkit, ask, deny, file_tools
 from ledger.agents.kits import finding
 from ledger.agents.kits.toolkit import make_tool
 from ledger.agents.recording import find_unit
-from ledger.models import Approval, Effect, Task
-from ledger.testing import LOST, run
-from ledger.workflows import Workflow
-from ledger.workspaces import read_manifest
-from tests.agents.kit import list_parts, make_agent, make_flow, read_transcript
-from tests.agents.model_server import ModelServer, Reply, count_answers
+from ledger.models import Approval, Effect, Event
+from ledger.testing import LOST
+from tests.agents.kit import make_flow, read_transcript
+from tests.agents.sessions import Calls, play, read_tree
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
-
-type Calls = list[tuple[str, dict[str, Any]]]
-
-
-def play(
-    calls: Calls, *, kits: Any = None, fill: Callable[[Path], object] = lambda root: None,
-    turns: bool = False, faults: Any = None, **options: Any,
-) -> tuple[list[str], Any]:  # fmt: skip
-    """What each call returned, all made in one turn or each in its own, and the ended run."""
-
-    def answer(body: dict[str, Any]) -> Reply:
-        turn = count_answers(body)
-        now = calls[turn : turn + 1] if turns else calls[: None if turn == 0 else 0]
-        return Reply(calls=now) if now else Reply("done")
-
-    with ModelServer(answer) as server:
-        kits = [file_tools(write=["*"])] if kits is None else kits
-        answers = options.pop("answers", None)
-        look = make_flow(make_agent(server), kits=kits, **options)
-        flow = Workflow("files", self_approval=True)
-        flow.step(lambda ctx: fill(ctx.workspace) and None, name="fill")
-        flow.step(look.steps[0].fn, name="look")
-        ended = run(flow, faults=faults, answers=answers)
-    assert ended.status == "completed", ended.task["error"]
-    parts = [one for one in list_parts(ended.id) if one["part_kind"] == "tool-return"]
-    return [str(part["content"]) for part in parts], ended
-
-
-def read_tree(ended: Any) -> dict[str, Any]:
-    """What is kept of the task's files: size or mode by the path, of files alone."""
-    tree = read_manifest(Task.objects.get(pk=ended.id).workspace)
-    return {path: (one.digest, one.mode) for path, one in tree.items() if one.kind == "file"}
 
 
 def fill_some(root: Path) -> None:
@@ -146,6 +111,9 @@ def test_what_is_refused_says_what_and_the_cure_and_nothing_is_changed() -> None
     outcomes = told[1:-1]
     for (name, args, why), said in zip(REFUSED, outcomes, strict=True):
         assert why in said, (name, args, said)
+    denied = Event.objects.filter(task=ended.id, kind="tool_denied")
+    assert "/etc/passwd' is absolute" in denied.order_by("seq")[0].data["reason"]
+    assert denied.count() == 7
     kept = read_tree(ended)
     assert sorted(kept) == [".env", "picture", "run.sh", "src/dos.txt", "src/main.py"]
 

@@ -7,6 +7,7 @@ folder, and the next one makes the unit's calls again on the files of the last c
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from ledger.agents.kits.paths import (
 )
 from ledger.agents.kits.toolkit import Toolkit, make_tool
 from ledger.agents.recording import find_unit
-from ledger.agents.rules import Tool
+from ledger.agents.rules import Args, Tool
 
 MAX_SHOWN: Final = 40_000
 """Characters that one reading shows."""
@@ -58,8 +59,22 @@ def file_tools(
     names = READING + WRITING if write else READING
     return Toolkit(
         tools=[make_tool(getattr(files, name)) for name in names],
-        rules={name: Tool(local=True, idempotent=True) for name in names},
+        rules={
+            name: Tool(local=True, scope=functools.partial(_refuse, reach, name in WRITING))
+            for name in names
+        },
     )
+
+
+def _refuse(reach: Reach, writes: bool, args: Args) -> str:
+    """Why a call is out of scope, for the rules: so nobody is asked about it, and it is denied."""
+    try:
+        for name in ("path", "to"):
+            if isinstance(args.get(name), str):
+                reach.require(clean_path(args[name]), writes)
+    except ToolFailed as error:
+        return error.message.rstrip(".")
+    return ""
 
 
 @dataclasses.dataclass(frozen=True)

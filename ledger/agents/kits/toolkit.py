@@ -40,7 +40,7 @@ def list_tools(kits: Sequence[Toolkit]) -> list[FunctionToolset[Any]]:
 def join_rules(kits: Sequence[Toolkit], given: Mapping[str, Given]) -> dict[str, Given]:
     """The rules of a step: the author's own, "*" too, before those of its kits.
 
-    What a kit says of how its tool acts (`local`) stays true whatever the author allows.
+    What a kit says of what its tool does and may do stays true whatever the author allows.
     Raises ValueError for a name that two kits have.
     """
     rules: dict[str, Given] = dict(given)
@@ -62,4 +62,7 @@ def _overrule(own: Tool, name: str, said: Given) -> Tool:
     asked = read_tool(name, said)
     if not isinstance(said, Tool):
         return dataclasses.replace(own, rules=asked.rules)
-    return dataclasses.replace(asked, local=own.local or asked.local)
+    return dataclasses.replace(
+        asked, local=own.local or asked.local, writes=own.writes or asked.writes, scope=own.scope,
+        caution=own.caution,
+    )  # fmt: skip
