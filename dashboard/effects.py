@@ -14,6 +14,9 @@ from ledger.models import Task
 from ledger.transitions.endings import list_open
 from ledger.transitions.moves import count_reached
 
+MAX_NAMED = 5
+"""Effects that are named before they are undone."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
@@ -52,8 +55,9 @@ def list_effects(name: str, row: Task, wall: float) -> list[tuple[str, str]]:
     told = fenced if worker and name in {"retry", "restart", "stop", "edit"} else []
     if row.status == states.WAITING and name in {"restart", "cancel", "edit"}:
         told = [*told, ("hand", _tell_wait(row))]
-    if name in {"cancel", "stop", "compensate"} and (count := list_open(row.pk).count()):
-        told = [*told, ("undo", _tell_undoing(count, row, name))]
+    undoes = name in {"cancel", "stop", "compensate"}
+    if undoes and (open_ones := list(list_open(row.pk).values_list("name", flat=True))):
+        told = [*told, ("undo", _tell_undoing(open_ones, row, name))]
     elif row.ending is not None:
         told = [*told, *_tell_undoing_so_far(name)]
     match name:
@@ -89,10 +93,12 @@ def list_effects(name: str, row: Task, wall: float) -> list[tuple[str, str]]:
     return told
 
 
-def _tell_undoing(count: int, row: Task, name: str) -> str:
-    end = LOOKS[row.status].label.lower() if name == "compensate" else "cancelled"
-    what = "its effect" if count == 1 else f"its {count} effects, the last one first"
-    return f"It undoes {what}, as its workflow says how, and is {end} after that."
+def _tell_undoing(names: list[str], row: Task, name: str) -> str:
+    end = f"“{LOOKS[row.status].label}” again" if name == "compensate" else "cancelled"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    listed = ", ".join(names[:MAX_NAMED]) + more
+    what = "its effect" if len(names) == 1 else f"its {len(names)} effects, the last one first"
+    return f"It undoes {what} ({listed}), as its workflow says how, and is {end} after that."
 
 
 def _tell_undoing_so_far(name: str) -> list[tuple[str, str]]:

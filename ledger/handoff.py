@@ -359,7 +359,7 @@ def _write_left(head: dict[str, Any]) -> Iterable[str]:
         f"{left['repairs']} repairs{', until ' + left['until'] if left['until'] else ''}."
     )
     more = head["of"] - head["index"] - 1
-    yield f"Steps after this one: {', '.join(head['next']) or more}."
+    yield f"Steps after this one: {', '.join(head['next']) or more or 'none'}."
 
 
 def _leave_out(parts: dict[str, list[Part]], over: int) -> bool:

@@ -110,7 +110,7 @@ The last attempt failed: "ValueError: the printer is out of paper"
 ## What is left
 
 Of the limits: 9996 units, 10000000 tokens, 100.00 of money, 2 repairs.
-Steps after this one: 0.
+Steps after this one: none.
 """
 
 

@@ -6,7 +6,12 @@ Nothing of an artifact is ever a page of ours: text is escaped, a picture is one
 from __future__ import annotations
 
 import codecs
+import csv
 import dataclasses
+import io
+import itertools
+import json
+import re
 from typing import Any
 from uuid import UUID
 
@@ -33,12 +38,22 @@ MAX_READ = 32 << 20
 
 MAX_TEXT = 256 * 1024
 
+MAX_ROWS, MAX_CELLS, MAX_CELL = 200, 50, 500
+"""Of a CSV: rows, cells of a row, characters of a cell."""
+
+MAX_DEPTH = 50
+"""Of JSON that is indented: what goes deeper would be mostly blanks."""
+
+TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s\[\]{},:"]+|[\[\]{},:]')
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Preview:
-    """What a page shows of an artifact: a text (`cut` if it goes on), a picture, or `why` not."""
+    """What a page shows of an artifact: a text or its `rows` (`cut` if it goes on), a picture, or
+    `why` not."""
 
     text: str | None = None
+    rows: list[list[str]] = dataclasses.field(default_factory=list)
     cut: bool = False
     picture: bool = False
     why: str = ""
@@ -123,4 +138,44 @@ def look_into(row: Artifact) -> Preview:
         text = "\0"
     if "\0" in text:
         return Preview(why="It is neither text nor a picture.")
-    return Preview(text=text, cut=len(content) > MAX_TEXT)
+    cut = len(content) > MAX_TEXT
+    if row.media_type == "text/csv" and (rows := read_rows(text)):
+        return Preview(rows=rows[:MAX_ROWS], cut=cut or len(rows) > MAX_ROWS)
+    if row.media_type == "application/json" and not cut:
+        text = indent_json(text)
+    return Preview(text=text, cut=cut)
+
+
+def read_rows(text: str) -> list[list[str]]:
+    """The first rows of a CSV, one more than are shown; empty where it is none."""
+    try:
+        found = csv.reader(io.StringIO(text, newline=""), strict=True)
+        rows = [row for row in itertools.islice(found, MAX_ROWS + 1) if row]
+    except csv.Error:
+        return []
+    return [[cell[:MAX_CELL] for cell in row[:MAX_CELLS]] for row in rows]
+
+
+def indent_json(text: str) -> str:
+    """JSON that is written on one line, over as many as it needs; every number as it stands."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if "\n" in text.strip():
+        return text
+    shown: list[str] = []
+    depth = 0
+    for found in TOKEN.finditer(text):
+        one = found[0]
+        if one in "]}":
+            depth -= 1
+            shown.append(one if shown[-1] in ("[", "{") else "\n" + "  " * depth + one)
+            continue
+        if shown and shown[-1] in ("[", "{", ","):
+            shown.append("\n" + "  " * depth)
+        shown.append(": " if one == ":" else one)
+        depth += one in "[{"
+        if depth > MAX_DEPTH:
+            return text
+    return "".join(shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -124,3 +125,21 @@ def test_contents_are_for_who_may_see_them(
     Reach.objects.create(user=user, payload=False)
     for page in ("", "view/", "changes/", "?picture"):
         assert blind.get(f"/artifacts/{saved.id}/{page}").status_code == 403
+
+
+def test_a_table_is_shown_as_one_and_json_keeps_its_numbers(
+    operator: Client, save: Callable[..., Artifact]
+) -> None:
+    lines = 'name,sum\r\n"<b>, Ltd",1\r\n' + "x,2\r\n" * 300
+    text = read(operator, save(lines.encode(), "sums.csv"))
+    assert '<th scope="col">name</th><th scope="col">sum</th>' in text
+    assert "<td>&lt;b&gt;, Ltd</td><td>1</td>" in text
+    assert "Cut here, after 200 rows" in text
+    assert "<pre" in read(operator, save(b'a,"b\n', "torn.csv")), "what is no CSV is text"
+    given = '{"a": [1, {"b": 1.50}], "c,": [], "d": 12345678901234567890123e2}'
+    text = read(operator, save(given.encode(), "x.json"))
+    shown = html.unescape(text[text.index("<pre") : text.index("</pre>")])
+    assert '\n  "c,": [],\n  "d": 12345678901234567890123e2\n}' in shown
+    assert '[\n    1,\n    {\n      "b": 1.50\n    }\n  ]' in shown
+    for odd in ('{"a": }', "[" * 200 + "]" * 200):
+        assert odd in html.unescape(read(operator, save(odd.encode(), "x.json")))
