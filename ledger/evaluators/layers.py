@@ -185,9 +185,10 @@ class Lint:
     def find(self, ctx: Unit, value: Any) -> Iterator[Finding]:
         """Each at `file:line`, with its rule."""
         root = ctx.workspace
+        rules = [*self.rules, "E902"]  # what can't be read is no pass, nor is what is not there
         given = "--output-format=json-lines"
         try:
-            told = linting.run_ruff(root, self.paths, self.rules, self.target, given)
+            told = linting.run_ruff(root, self.paths, rules, self.target, given, tick=ctx.check)
         except linting.RuffFailed as error:
             raise EvaluatorFailed(str(error)) from error
         for line in itertools.islice(told.splitlines(), MAX_READ):

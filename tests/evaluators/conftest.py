@@ -34,7 +34,7 @@ def add_check(settings: Any) -> Callable[..., None]:
 def make_flow(
     layers: Sequence[Any],
     outputs: Sequence[Any],
-    files: dict[str, str] | None = None,
+    files: dict[str, str | bytes] | None = None,
     **options: Any,
 ) -> Workflow:
     """`draft` returns these outputs, one in each round (then the last), and writes the files."""
@@ -43,7 +43,8 @@ def make_flow(
     @flow.step(retries=0)
     def draft(ctx: Any) -> Any:
         for name, text in (files or {}).items():
-            (ctx.workspace / name).write_text(text)
+            content = text.encode() if isinstance(text, str) else text
+            (ctx.workspace / name).write_bytes(content)
         return {**outputs[min(ctx.round, len(outputs) - 1)], "told": ctx.feedback}
 
     flow.evaluate("check", layers, **{"of": "draft", "retries": 0, **options})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from ledger import queries, secrets
+from ledger import linting, queries, secrets
 from ledger.evaluators import (
     Command,
     Cost,
@@ -309,6 +311,34 @@ def test_lint_goes_by_its_own_rules_whatever_lies_in_the_workspace() -> None:
     found = [(one["where"], one["message"]) for one in read_evaluation(ended)[0]["findings"]]
     assert ("a.py:1", "F401: `os` imported but unused") in found
     assert any(where.startswith("b.py:") for where, _ in found)
+
+
+@pytest.mark.parametrize(
+    ("lint", "files"),
+    [
+        (Lint(rules=["F"]), {"a.py": b"\xff\xfe import os\n"}),
+        (Lint(rules=["F"], paths=["src"]), {"a.py": "import sys\nsys.exit()\n"}),
+    ],
+)
+def test_what_lint_could_not_read_is_no_pass(lint: Lint, files: dict[str, Any]) -> None:
+    ended = run(make_flow([lint], [{}], files, max_repairs=0))
+    assert [one["message"][:5] for one in read_evaluation(ended)[0]["findings"]] == ["E902:"]
+
+
+def test_what_a_linter_writes_is_read_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.py").write_text("import os\n" * 2_000)
+    given: Any = (tmp_path, ["."], ["F"], "py312", "--output-format=json-lines")
+    monkeypatch.setattr(linting, "MAX_OUTPUT", 100_000)
+    output = linting.run_ruff(*given)
+    assert 90_000 < len(output) <= 100_000
+    assert [json.loads(line)["code"] for line in output.splitlines()][:2] == ["F811", "F811"]
+    monkeypatch.setattr(linting, "MAX_OUTPUT", 50)
+    with pytest.raises(linting.RuffFailed, match="a line of over"):
+        linting.run_ruff(*given)
+    with pytest.raises(ZeroDivisionError):
+        linting.run_ruff(*given, tick=lambda: 1 // 0)
 
 
 @pytest.mark.parametrize(
