@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ledger.compensations import UndoFunction
+from ledger.errors import EffectConflict
 from ledger.models.effects import DONE
 from ledger.queries.effects import UNKNOWN
 
@@ -23,6 +26,11 @@ type Call = Callable[..., Any]
 type Undo = str | UndoFunction
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
+
+_under_way: set[str] = set()
+"""Keys of the effects that this process is at."""
+
+_lock = threading.Lock()
 
 
 class Desk(Protocol):
@@ -45,29 +53,45 @@ def do_once(
     undo = "" if compensate is None else desk._workflow.find_compensation(compensate).name
     if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(verify):
         return _do_once_async(desk, name, key, fn, verify, undo, args)
-    begun = desk._begin_effect(name, args, undo)
-    if begun["state"] == DONE:
-        return begun["result"]
-    found = None
-    if begun["state"] == UNKNOWN and verify is not None:
-        found = _refuse_coroutine(name, _call(verify, key))
-    if found is None or found is False:
-        found = _refuse_coroutine(name, _call(fn, key))
-    return desk._finish_effect(name, found)
+    with _being_alone(name, key):
+        begun = desk._begin_effect(name, args, undo)
+        if begun["state"] == DONE:
+            return begun["result"]
+        found = None
+        if begun["state"] == UNKNOWN and verify is not None:
+            found = _refuse_coroutine(name, _call(verify, key))
+        if found is None or found is False:
+            found = _refuse_coroutine(name, _call(fn, key))
+        return desk._finish_effect(name, found)
 
 
 async def _do_once_async(
     desk: Desk, name: str, key: str, fn: Call, verify: Call | None, undo: str, args: Any
 ) -> Any:
-    begun = desk._begin_effect(name, args, undo)
-    if begun["state"] == DONE:
-        return begun["result"]
-    found = None
-    if begun["state"] == UNKNOWN and verify is not None:
-        found = await _settle(_call(verify, key))
-    if found is None or found is False:
-        found = await _settle(_call(fn, key))
-    return desk._finish_effect(name, found)
+    with _being_alone(name, key):
+        begun = desk._begin_effect(name, args, undo)
+        if begun["state"] == DONE:
+            return begun["result"]
+        found = None
+        if begun["state"] == UNKNOWN and verify is not None:
+            found = await _settle(_call(verify, key))
+        if found is None or found is False:
+            found = await _settle(_call(fn, key))
+        return desk._finish_effect(name, found)
+
+
+@contextmanager
+def _being_alone(name: str, key: str) -> Iterator[None]:
+    """`verify` knows nothing yet of what another thread, or a call around this one, is at."""
+    with _lock:
+        if key in _under_way:
+            raise EffectConflict(name, "is under way in this unit; give each action its own name")
+        _under_way.add(key)
+    try:
+        yield
+    finally:
+        with _lock:
+            _under_way.discard(key)
 
 
 def _call(fn: Call, key: str) -> Any:

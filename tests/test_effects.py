@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -316,6 +317,30 @@ def test_a_plain_function_that_is_async_after_all_is_refused(flow: Workflow) -> 
     ctx = make_context(claim_new(flow), flow)
     with pytest.raises(TypeError, match="make the function async itself"):
         ctx.once("charge", lambda: charge())
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_one_name_is_not_begun_twice_at_once(flow: Workflow, bank: Bank, nested: bool) -> None:
+    """`verify` would find nothing of a charge that is on its way, and it would be made again."""
+    ctx = make_context(claim_new(flow), flow)
+    refused: list[str] = []
+
+    def charge(key: str) -> Any:
+        with pytest.raises(EffectConflict) as caught:
+            ctx.once("charge", bank.charge) if nested else asyncio.run(call_async())
+        refused.append(str(caught.value))
+        return bank.charge(key)
+
+    async def call_async() -> Any:
+        async def find(key: str) -> Any:
+            return bank.find(key)
+
+        return await ctx.once("charge", bank.charge, verify=find)
+
+    assert ctx.once("charge", charge, verify=bank.find) == {"number": 1}
+    assert refused == ["Effect charge is under way in this unit; give each action its own name."]
+    assert ctx.once("charge", charge) == {"number": 1}
+    assert len(bank.charges) == 1
 
 
 # --- The key by HTTP ---
