@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from pathspec import GitIgnoreSpec
 
@@ -52,11 +53,32 @@ class Workspace:
 
     def ignores(self, path: str, is_folder: bool) -> bool:
         """Whether the path, whose parents are not ignored, is: with all below it, if a folder."""
-        return path in self.outputs or self._spec.match_file(f"{path}/" if is_folder else path)
+        if path in self.outputs:
+            return True
+        for pattern in reversed(self._spec.patterns):  # as in git, the last one that matches counts
+            if pattern.include is not None and _matches(pattern, path, is_folder):
+                return bool(pattern.include)
+        return False
 
     def _hides(self, path: str) -> bool:
         parents = [path[:at] for at, letter in enumerate(path) if letter == "/"]
         return any(self.ignores(one, True) for one in parents) or self.ignores(path, False)
+
+
+def _matches(pattern: Any, path: str, is_folder: bool) -> bool:
+    """Whether a pattern names the path itself.
+
+    A match that ends at a folder above it says nothing of it, as `!docs` after `*.log` does not
+    bring back `docs/a.log`; pathspec would have it so.
+    """
+    if any("ps_d" not in one.groupdict() or one["ps_d"] is None
+           for one in pattern.regex.finditer(path)):  # fmt: skip
+        return True
+    whole = f"{path}/"
+    return is_folder and any(
+        one.groupdict().get("ps_d") and one.end("ps_d") == len(whole)
+        for one in pattern.regex.finditer(whole)
+    )
 
 
 PLAIN = Workspace()

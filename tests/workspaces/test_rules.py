@@ -76,6 +76,28 @@ def test_what_has_come_to_be_ignored_is_promised_no_more() -> None:
     assert "build" not in read_manifest(held.workspace)
 
 
+@pytest.mark.parametrize(
+    ("ignore", "kept"),
+    [
+        (["*.log", "!docs"], {"docs/a.txt", "a.txt", "x.py/a.txt", "x.py/b/a.txt"}),
+        (["b", "!x.py"], {"docs/a.txt", "docs/a.log", "a.txt", "a.log", "x.py/a.txt"}),
+        (["docs/**", "!docs/a.log"], {"docs/a.log", "a.txt", "a.log", "x.py/a.txt",
+                                      "x.py/b/a.txt"}),
+        (["*", "!*/", "!*.txt"], {"docs/a.txt", "a.txt", "x.py/a.txt", "x.py/b/a.txt"}),
+        (["/*", "!/docs"], {"docs/a.txt", "docs/a.log"}),
+        (["docs", "!docs/a.txt", "x.py/*", "!x.py/b/"], {"a.txt", "a.log", "x.py/b/a.txt"}),
+    ],
+)  # fmt: skip
+def test_patterns_hold_for_a_path_itself_as_git_has_them(
+    tmp_path: Path, ignore: list[str], kept: set[str]
+) -> None:
+    for path in ("docs/a.txt", "docs/a.log", "a.txt", "a.log", "x.py/a.txt", "x.py/b/a.txt"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("")
+    found = scan_tree(tmp_path, Workspace(ignore=ignore))
+    assert {path for path, entry in found.items() if entry.kind == "file"} == kept
+
+
 def test_a_kept_path_wins_over_what_is_ignored_there() -> None:
     rules = Workspace(ignore=["out/"])
     held = claim_new(make_workflow())
