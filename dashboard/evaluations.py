@@ -11,6 +11,9 @@ PASSED = words.Look("Passed", "ok", "is-ok")
 FOUND = words.Look("Found wrong", "fail", "is-fail")
 WARNED = words.Look("Passed, with a warning", "ok", "is-stall")
 
+MAX_SECONDS = 10**9
+"""What took longer is none: JSON has whole numbers that no float holds."""
+
 
 def read_evaluation(value: Any) -> list[dict[str, Any]]:
     """The layers of `value["evaluation"]`: name, kind, look, seconds, findings, left_out; empty
@@ -49,6 +52,7 @@ def _is_layer(one: Any) -> bool:
         and one.keys() >= {"name", "kind", "passed", "findings", "seconds"}
         and isinstance(one["passed"], bool)
         and isinstance(one["seconds"], int | float)
+        and 0 <= one["seconds"] < MAX_SECONDS
         and isinstance(one["findings"], list)
         and len(read_findings(one["findings"])) == len(one["findings"])
     )

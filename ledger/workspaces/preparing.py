@@ -64,7 +64,9 @@ def set_up(
 ) -> None:
     """Have the outputs there: from the cache, or by the command. Raises SetupFailed."""
     for output in rules.outputs:
-        if not (folder / output).parent.is_dir():
+        # Below a link it would lie elsewhere, where nothing says that it is an output.
+        parent = (folder / output).parent
+        if not parent.is_dir() or parent.resolve() != folder.resolve() / parent.relative_to(folder):
             raise SetupFailed(
                 rules.setup, f"makes {output!r} in a folder that the workspace does not have"
             )

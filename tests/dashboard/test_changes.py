@@ -36,6 +36,7 @@ def test_a_diff_is_read_with_both_numbers() -> None:
 
 
 def test_a_change_of_line_ends_alone_is_seen() -> None:
+    assert not list(read_diff(f"@@ -{'9' * 5_000} +1 @@\n-a\n")), "no file has so many lines"
     lines = list(read_diff("@@ -1 +1 @@\n-a\r\n+a\n"))
     assert lines[1].text != lines[2].text
 

@@ -87,6 +87,7 @@ def test_who_sees_no_contents_sees_no_findings(sign_in: Any) -> None:
         {"evaluation": [{"name": 1, "kind": 2, "passed": "yes", "findings": [], "seconds": 0}]},
         {"evaluation": [{"name": 1, "kind": 2, "passed": True, "findings": [1], "seconds": 0}]},
         {"evaluation": [{"name": 1, "kind": 2, "passed": True, "findings": {}, "seconds": None}]},
+        {"evaluation": [{"name": 1, "kind": 2, "passed": True, "findings": [], "seconds": 9**999}]},
     ],
 )  # fmt: skip
 def test_what_an_author_keeps_by_that_name_is_not_taken_for_one(value: Any) -> None:

@@ -153,6 +153,19 @@ def test_a_command_that_fails_is_a_failed_attempt_that_says_how(setup: list[str]
         TaskFolder(claim_new(make_workflow()), Workspace(setup=setup, outputs=outputs))
 
 
+def test_no_output_lies_below_a_link() -> None:
+    """What is there in truth is no output by its own name: it would be gone, or half kept."""
+    held = claim_new(make_workflow())
+    rules = Workspace(setup=["mkdir", "a/b"], inputs=["a"], outputs=["a/b"])
+    folder = TaskFolder(held, rules)
+    (folder.path / "real").mkdir()
+    (folder.path / "a").symlink_to("real")
+    move_on(held, folder)
+    forget_home()
+    with pytest.raises(SetupFailed, match="makes 'a/b' in a folder that the workspace does not"):
+        TaskFolder(held, rules)
+
+
 def test_the_attempt_of_a_step_fails_with_it_and_its_log_has_what_it_wrote() -> None:
     flow = Workflow("set-up", workspace=Workspace(setup=["sh", "-c", "echo no network; exit 7"]))
 
