@@ -14,14 +14,15 @@ import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError, connection
 from django.db.models import ProtectedError
 
-from ledger import blobs, clock, sql
+from ledger import blobs, clock, corruption, sql
+from ledger.blobs import CorruptArtifact
 from ledger.conf import locate_var
 from ledger.errors import LedgerError
 from ledger.models import Artifact, Blob, StepOutput, Task, UploadPart
@@ -56,7 +57,7 @@ def collect_files(grace: float = GRACE) -> Collected:
 
     Raises NotCollectable for a store of the site's own or beside another collector, and
     CorruptArtifact when a manifest can't be read: what it names is not known then, and nothing is
-    removed.
+    removed. An alert names its task and the cure.
     """
     store = blobs.get_storage()
     if isinstance(store, ForeignStore):
@@ -69,7 +70,12 @@ def collect_files(grace: float = GRACE) -> Collected:
 
 @contextmanager
 def being_alone() -> Iterator[None]:
-    """The only collector of this database, and on this host. Raises NotCollectable."""
+    """The only collector of this database, and on this host. Raises NotCollectable.
+
+    That saves work and no more: the database's lock ends with its session, and then two may be at
+    it until the first one asks the database again. Each removes only what is old and what the row
+    lets go under its lock, and a file that one of them looks at may be put back by the other.
+    """
     busy = NotCollectable("Somebody collects already.")
     locate_var().mkdir(mode=0o700, parents=True, exist_ok=True)
     with (locate_var() / "collect.lock").open("ab") as file:
@@ -133,8 +139,16 @@ def mark_live() -> set[str]:
     for table in (Task, StepOutput):
         named = table._default_manager.exclude(workspace="").order_by()
         trees |= set(named.values_list("workspace", flat=True).distinct())
+    wrong: list[CorruptArtifact] = []
     for tree in trees:
-        live |= {entry.digest for entry in read_manifest(tree).values() if entry.digest}
+        try:
+            live |= {entry.digest for entry in read_manifest(tree).values() if entry.digest}
+        except CorruptArtifact as error:  # told of, each of them
+            wrong.append(error)
+    if wrong:
+        raise wrong[0]
+    marked = Blob.objects.filter(corrupt_at__isnull=False).values_list("digest", flat=True)
+    corruption.note_sound(trees.intersection(marked))
     return live | trees
 
 
@@ -162,7 +176,11 @@ def remove_file(path: Path, oldest: float, grace: float) -> int | None:
         return None
     # From here on a writer stores the bytes anew. One that had stored them by then counts on this
     # file, and one that has stored them since has come to count on the row.
-    if going.stat().st_mtime >= oldest or not delete_row(path.name, grace, path.exists):
+    try:
+        is_young = going.stat().st_mtime >= oldest
+    except FileNotFoundError:  # put back by another collector, see `being_alone`
+        return None
+    if is_young or not delete_row(path.name, grace, path.exists):
         put_back(going, path)
         return None
     going.unlink(missing_ok=True)
@@ -171,8 +189,9 @@ def remove_file(path: Path, oldest: float, grace: float) -> int | None:
 
 def put_back(going: Path, path: Path) -> None:
     """As young as what a writer may have stored there meanwhile, which it takes the place of."""
-    os.utime(going)
-    os.replace(going, path)
+    with suppress(FileNotFoundError):  # another collector has done it
+        os.utime(going)
+        os.replace(going, path)
 
 
 def delete_row(digest: str, grace: float, is_back: Callable[[], bool] = lambda: False) -> bool:

@@ -13,7 +13,7 @@ from django.db import DatabaseError, InterfaceError
 
 from ledger import blobs, clock, outbox, sql
 from ledger.blobs import CorruptArtifact
-from ledger.models import Artifact, Blob
+from ledger.models import Artifact, Blob, StepOutput, Task
 
 ARTIFACT_CORRUPT: Final = "artifact_corrupt"
 """The kind of its alert."""
@@ -49,13 +49,28 @@ def note_corrupt(digest: str, why: str, artifact: Artifact | None = None) -> Non
             named = Artifact.objects.filter(blob=digest).select_related("task")
             artifact = artifact or named.order_by("-created_at", "-id").first()
             data = {"note": f"The stored bytes of {digest} {why}.", "sha256": digest}
+            task = artifact.task if artifact is not None else _find_owner(digest)
             if artifact is not None:
                 data["note"] = f"{artifact.name}: its stored bytes {why}."
                 data["artifact"] = str(artifact.pk)
-            task = artifact.task if artifact is not None else None
+            elif task is not None:
+                data["note"] = (
+                    f"The list of the files of task {task.pk}: its stored bytes ({digest}) {why}. "
+                    "Until they are back from a backup, or the task is deleted, nothing is "
+                    "collected."
+                )
             outbox.post_alert(ARTIFACT_CORRUPT, now, data, task)
     except (DatabaseError, InterfaceError):
         log.exception("the stored bytes of %s %s; that is not on record", digest, why)
+
+
+def _find_owner(digest: str) -> Task | None:
+    """The task whose workspace that is the list of, as it is or was."""
+    task = Task.objects.filter(workspace=digest).first()
+    if task is None:
+        unit = StepOutput.objects.filter(workspace=digest).select_related("task").first()
+        task = unit.task if unit is not None else None
+    return task
 
 
 def note_sound(digests: Iterable[str]) -> None:

@@ -204,7 +204,7 @@ class DurableFiles(FileSystemStorage):
         """The open file."""
         path = self.path(name_blob(digest))
         try:
-            for name in (path, path + GOING):
+            for name in 2 * (path, path + GOING):
                 with suppress(FileNotFoundError):
                     return open(name, "rb")
             return open(path, "rb")  # put back meanwhile

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from ledger import blobs
+from ledger import blobs, corruption
 from ledger.filerules import PLAIN, Workspace
 from ledger.workspaces.scanning import is_locked, scan_item, walk_tree
 from ledger.workspaces.trees import Entry, Tree, WorkspaceRefused
@@ -42,7 +42,7 @@ def restore_tree(
         remove_tree(root)
         root.mkdir(mode=0o700)
         here = set()
-    write_tree(tree, root, here, open_file or blobs.open_blob, tick)
+    write_tree(tree, root, here, open_file or corruption.open_stored, tick)
 
 
 def write_tree(

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, Final, NamedTuple
 
-from ledger import blobs, canonical
+from ledger import blobs, canonical, corruption
 from ledger.errors import LedgerError
 
 MANIFEST_VERSION: Final = 1
@@ -47,8 +47,8 @@ def write_manifest(tree: Tree) -> bytes:
 
 
 def read_manifest(digest: str) -> Tree:
-    """The tree of a stored manifest. Raises CorruptArtifact."""
-    with blobs.open_blob(digest) as file:
+    """The tree of a stored manifest. Raises CorruptArtifact, which is on record from then on."""
+    with corruption.open_stored(digest) as file:
         try:
             return parse_manifest(file.read())
         except ValueError as error:

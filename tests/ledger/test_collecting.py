@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, InterfaceError, connection
 
-from ledger import artifacts, blobs, collecting, s3
+from ledger import artifacts, blobs, collecting, corruption, s3
 from ledger.management import diagnosis
-from ledger.models import Artifact, Blob
+from ledger.models import Artifact, Blob, Outbox, StepOutput, Task
 from ledger.stores import GOING
+from ledger.workspaces import write_manifest
+from tests.factories import make_workflow, submit
 from tests.s3 import BUCKET, KEYS, Service
 from tests.settings import RING
 
@@ -177,8 +179,74 @@ def test_a_file_that_a_collector_looks_at_can_be_read(settings: Any, tmp_path: P
     assert path.exists(), "the next collector puts back what a dead one left"
 
 
-def test_a_collector_in_a_loop_meets_no_uploader(settings: Any, tmp_path: Path) -> None:
-    """Bytes that grow old and unnamed again and again, while they are looked at without a pause."""
+@pytest.mark.postgresql
+def test_a_collector_that_loses_its_session_ends_and_the_next_one_begins(
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.LONGWATCH_ARTIFACTS = str(tmp_path / "artifacts")
+    lost = artifacts.store_upload(b"lost", "lost")
+    forget(lost)
+    age(blobs.get_storage(), lost.blob_id)
+    real = collecting.mark_live
+
+    def lose() -> set[str]:
+        live = real()
+        with connection.cursor() as cursor, contextlib.suppress(DatabaseError):
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return live
+
+    monkeypatch.setattr(collecting, "mark_live", lose)
+    with pytest.raises((DatabaseError, InterfaceError)):
+        collecting.collect_files(1)
+    monkeypatch.setattr(collecting, "mark_live", real)
+    connection.close()
+    assert read_stored(lost.blob_id) == b"lost", "nothing goes that the ledger can't be asked of"
+    assert collecting.collect_files(1) == (0, 0, 1), "put back, as if it had just come"
+    age(blobs.get_storage(), lost.blob_id)
+    assert collecting.collect_files(1).files == 1
+
+
+@pytest.mark.parametrize("place", ["now", "before"])
+def test_a_list_of_files_that_cannot_be_read_stops_collecting_and_is_told_with_its_task(
+    settings: Any, tmp_path: Path, place: str
+) -> None:
+    settings.LONGWATCH_ARTIFACTS = str(tmp_path / "artifacts")
+    store = blobs.get_storage()
+    task = submit(make_workflow())
+    [tree] = blobs.store_blobs([write_manifest({})])
+    artifacts.write_blob_rows([tree])
+    if place == "now":
+        Task.objects.filter(pk=task.pk).update(workspace=tree.digest)
+    else:
+        StepOutput.objects.create(
+            task=task, seq=1, step_index=0, step_name="a", turn=0, round=0, output={}, fence=1,
+            started_at=AGO, finished_at=AGO, workspace=tree.digest,
+        )  # fmt: skip
+    lost = artifacts.store_upload(b"lost", "lost")
+    forget(lost)
+    age(store, lost.blob_id)
+    path = Path(store.path(blobs.name_blob(tree.digest)))
+    good = path.read_bytes()
+    path.write_bytes(b"spoilt")
+    for _ in range(2):
+        with pytest.raises(blobs.CorruptArtifact, match=tree.digest):
+            collecting.collect_files(1)
+    assert read_stored(lost.blob_id) == b"lost"
+    told = Outbox.objects.get(kind=corruption.ARTIFACT_CORRUPT)
+    assert told.task == task.pk
+    assert f"the files of task {task.pk}: its stored bytes ({tree.digest})" in told.data["note"]
+    assert "from a backup, or the task is deleted, nothing is collected" in told.data["note"]
+    path.write_bytes(good)
+    assert collecting.collect_files(1).files == 1
+    assert not Blob.objects.filter(corrupt_at__isnull=False).exists()
+
+
+def test_collectors_in_a_loop_meet_no_uploader_even_two_at_once(
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that grow old and unnamed again and again, while they are looked at without a pause.
+    Two collectors, as when the first has lost its lock with its session."""
+    monkeypatch.setattr(collecting, "being_alone", contextlib.nullcontext)
     settings.LONGWATCH_ARTIFACTS = str(tmp_path / "artifacts")
     over, errors, rounds = threading.Event(), [], []
     store = blobs.get_storage()
@@ -190,25 +258,42 @@ def test_a_collector_in_a_loop_meets_no_uploader(settings: Any, tmp_path: Path) 
                 with artifacts.open_content(saved) as file:
                     assert file.read() == b"%d" % number
                 forget(saved)
+                path = store.path(blobs.name_blob(saved.blob_id))
                 with contextlib.suppress(FileNotFoundError):
-                    os.utime(store.path(blobs.name_blob(saved.blob_id)), (1, 1))
+                    os.utime(path, (1, 1))
+                until = time.monotonic() + (len(rounds) % 3 == 0)
+                while os.path.exists(path) and time.monotonic() < until:
+                    time.sleep(0.001)  # now and then a collector is the first
                 rounds.append(1)
         except BaseException as error:
             errors.append(error)
         finally:
             connection.close()
 
+    def collect(removed: list[int]) -> None:
+        try:
+            until = time.monotonic() + 60
+            while not over.is_set() and time.monotonic() < until:
+                removed.append(collecting.collect_files(3600).files)
+                if sum(map(sum, gone)) >= 6 and len(rounds) >= 40:
+                    break
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    gone: list[list[int]] = [[], []]
     crew = [threading.Thread(target=upload, args=(n,)) for n in range(3)]
-    for one in crew:
+    pair = [threading.Thread(target=collect, args=(one,)) for one in gone]
+    for one in crew + pair:
         one.start()
-    removed, until = 0, time.monotonic() + 60
-    while (removed < 5 or len(rounds) < 100) and not errors and time.monotonic() < until:
-        removed += collecting.collect_files(3600).files
+    for one in pair:
+        one.join(70)
     over.set()
     for one in crew:
         one.join(30)
     assert errors == []
-    assert removed >= 5
+    assert sum(map(sum, gone)) >= 6
 
 
 def test_doctor_reads_every_byte_from_the_store_itself(
