@@ -26,6 +26,7 @@ from ledger.models import Approval, Artifact, Effect, Event, Handoff, Signal, St
 from ledger.models.approvals import APPROVED, EXPIRED, REJECTED, SENT_BACK
 from ledger.queries.effects import list_outside, name_state
 from ledger.sql import Claimed
+from ledger.turns import KEY, shorten_turn
 from ledger.unitlog import LOG_TYPE
 
 LEAST_TOKENS = 2_000
@@ -177,7 +178,8 @@ class _Reader:
             "artifacts": (self.list_artifacts(task), self.tell_artifact, "id"),
             "effects": (list_outside(task.pk), self.tell_effect, "id"),
         }  # fmt: skip
-        values = {"objective": task.input, "progress": task.progress}
+        progress = {key: one for key, one in task.progress.items() if key != KEY}
+        values = {"objective": task.input, "progress": progress}
         parts = {name: self.tell_values(found) for name, found in values.items()}
         totals = {name: len(found) for name, found in parts.items()}
         for name, (query, tell, order) in rows.items():
@@ -221,7 +223,7 @@ class _Reader:
     def tell_output(self, row: StepOutput) -> Part:
         data = {"seq": row.seq, "step": row.step_name, "turn": row.turn}
         line = f"- {row.step_name}, turn {row.turn}"
-        return self.make_part(line, data, "output", row.output, mark=":")
+        return self.make_part(line, data, "output", shorten_turn(row.output), mark=":")
 
     def find_children(self, outputs: QuerySet[StepOutput]) -> QuerySet[Task]:
         """Those of spawns that no restart superseded. Raises NotAllowed."""

@@ -24,9 +24,7 @@ from ledger.queries.effects import OWN, name_state
 from ledger.queries.handoffs import read_told
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, read_seq
 from ledger.queries.seen import require_payload, see_tasks
-
-KEY = "transcript"
-"""In a unit's output."""
+from ledger.turns import KEY
 
 MARK = "longwatch_agent"
 """The attribute of a step's function that says that an agent runs in it."""

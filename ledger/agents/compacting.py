@@ -30,6 +30,9 @@ LEAST_SHARE = 4
 
 ANSWER_TOKENS = 2_000
 
+READ = 20_000
+"""Characters of each message that is summed up."""
+
 RULES = """You keep the record of an agent at work. Below, between two lines that hold the mark \
 {mark} alone, are the older turns of its session. They will be taken out of what the agent is \
 sent, and your text takes their place: say what it must still know. Keep exact names, paths, \
@@ -103,9 +106,11 @@ async def summarise(
     Raises UnexpectedModelBehavior for a model that says nothing, RetryLater, LimitReached, Fail.
     """
     older = plan.list_older(past)
+    # By what it sums up: after a change of the plan an earlier attempt's would not fit.
     request = Request(
-        ctx, read_records(ctx), unpriced=unpriced, output_tokens=ANSWER_TOKENS, name="summary"
-    )
+        ctx, read_records(ctx), unpriced=unpriced, output_tokens=ANSWER_TOKENS,
+        name=f"summary.{older[-1].number}",
+    )  # fmt: skip
     if request.stored is None:
         await _ask(request, plan, own, past, older)
     text = request.read().text
@@ -125,7 +130,7 @@ async def _ask(request: Request, plan: Compact, own: Any, past: Past, older: lis
     if given is None:
         raise ValueError("Compact(by='model'): the agent has no model of its own; give model=")
     before = f"# Summary of the turns before\n\n{past.summary}\n\n" if past.summary else ""
-    work = before + tell_messages([one for turn in older for one in turn.load()])
+    work = before + tell_messages([one for turn in older for one in turn.load()], READ)
     mark = hashlib.sha256(work.encode(errors="replace")).hexdigest()[:24]
     asked = ModelRequest.user_text_prompt(
         f"{mark}\n{work}\n{mark}", instructions=RULES.format(mark=mark)

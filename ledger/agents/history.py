@@ -2,6 +2,14 @@
 
 So nothing is ever rewritten, a restart supersedes what it takes back, and the history of a turn is
 what the live outputs of its session add up to.
+
+In a unit's output KEY has its part of the transcript; the agent's answer stands under the step's
+name. Always there: `session`, `began`, `since` (its first turns, see Past), `messages`, `calls`
+(what was decided of each), `spent`, `open` (calls that wait; with `child` for a child task),
+`answers`, `stuck`. Sometimes: `children` [{id, tool, task, workflow, status}], what calls (by their
+id) came to as child tasks; `compaction` {by, turns [first, last], name, artifact}, turns that are
+no longer sent and the artifact that has them, `by` "handoff" in the first unit of a new session, or
+"model" in a unit of its own, then with `text` (the summary), `since` and `opening`.
 """
 
 from __future__ import annotations
@@ -23,24 +31,14 @@ from pydantic_ai.messages import (
     ToolReturnPart,
 )
 
-from ledger import artifacts, transcripts
+from ledger import artifacts
 from ledger.models import Effect, StepOutput
 from ledger.models.effects import DONE
 from ledger.queries.effects import OWN
+from ledger.turns import KEY
 
 if TYPE_CHECKING:
     from ledger.context import Context
-
-KEY = transcripts.KEY
-"""In a unit's output: its part of the transcript. The agent's answer stands under the step's name.
-
-Always there: `session`, `began`, `since` (its first turns, see Past), `messages`, `calls` (what was
-decided of each), `spent`, `open` (calls that wait; with `child` for a child task), `answers`,
-`stuck`. Sometimes: `children` [{id, tool, task, workflow, status}], what calls (by their id) came
-to as child tasks; `compaction` {by, turns [first, last], name, artifact}, turns that are no longer
-sent and the artifact that has them, `by` "handoff" in the first unit of a new session, or "model"
-in a unit of its own, then with `text` (the summary), `since` and `opening`.
-"""
 
 SHOWN = 4_000
 """Characters of each message where a turn is told in lines."""
@@ -204,16 +202,17 @@ def tell_last_turn(messages: Sequence[ModelMessage]) -> str:
     return f"## The last turn before this session\n\n{tell_messages(messages[found[-1] :])}\n"
 
 
-def tell_messages(messages: Sequence[ModelMessage]) -> str:
-    """Messages as lines of text: what was said, called and returned, without what was thought."""
+def tell_messages(messages: Sequence[ModelMessage], most: int = SHOWN) -> str:
+    """Messages as lines of text: what was said, called and returned, `most` characters of each, and
+    nothing of what was thought."""
     lines = []
     for part in (part for message in messages for part in message.parts):
         if isinstance(part, ThinkingPart):
             continue
         if isinstance(part, ToolCallPart):
-            lines.append(f"- called {part.tool_name}({part.args_as_json_str():.{SHOWN}})")
+            lines.append(f"- called {part.tool_name}({part.args_as_json_str():.{most}})")
         elif isinstance(part, ToolReturnPart):
-            lines.append(f"- {part.tool_name}: {part.model_response_str():.{SHOWN}}")
+            lines.append(f"- {part.tool_name}: {part.model_response_str():.{most}}")
         elif isinstance(content := getattr(part, "content", None), str) and content:
-            lines.append(f"- said {content:.{SHOWN}}")
+            lines.append(f"- said {content:.{most}}")
     return "\n".join(lines)

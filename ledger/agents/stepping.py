@@ -19,7 +19,6 @@ from ledger import bounds, transcripts
 from ledger.agents.children import make_children, read_children
 from ledger.agents.compacting import Compact, keep_session, summarise
 from ledger.agents.history import (
-    KEY,
     Past,
     dump_messages,
     holds_errors_only,
@@ -36,6 +35,7 @@ from ledger.agents.recording import Recorder, Waiting
 from ledger.agents.rules import Given, Policy
 from ledger.durability import write_blocking
 from ledger.outcomes import Advance, Again, Fail, Finish, Outcome
+from ledger.turns import KEY
 
 if TYPE_CHECKING:
     from ledger.context import Context

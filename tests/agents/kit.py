@@ -12,8 +12,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from ledger import artifacts
 from ledger.agents import agent_step
-from ledger.agents.history import KEY
 from ledger.models import StepOutput
+from ledger.turns import KEY
 from ledger.workflows import Workflow
 from tests.agents.model_server import ModelServer
 

@@ -49,7 +49,8 @@ class Reader:
         if self.read == TURNS:
             return Reply("all read")
         self.read += 1
-        return Reply(calls=[("read", {"n": self.read}), ("note", {"n": self.read})])
+        calls = [("read", {"n": self.read}), ("note", {"n": self.read})]
+        return Reply(calls=calls, thinking=f"thought {self.read}")
 
 
 def check_pairs(body: dict[str, Any]) -> None:
@@ -94,9 +95,13 @@ def test_a_model_sums_up_the_older_turns_in_a_unit_of_its_own_and_the_last_stay(
         assert [one["messages"] for one in stored["turns"]] == [
             one["messages"][-2:] for one in turns[first : last + 1] if one["messages"]
         ]  # fmt: skip
+        thought = turns[told["since"]]["messages"][0]["parts"][0]
+        assert (thought["part_kind"], count_thoughts(body)) == ("thinking", 2)
     assert reader.summaries[1].count("summary number 1") == 1, "a summary is a part of the next"
+    assert "thought" not in str(reader.summaries), "what it thought is for nobody else"
     assert list_said(ended.id) == [
-        "user-prompt", *["tool-call", "tool-call", "tool-return", "tool-return"] * TURNS, "text"
+        "user-prompt",
+        *["thinking", "tool-call", "tool-call", "tool-return", "tool-return"] * TURNS, "text",
     ]  # fmt: skip
     assert Spend.objects.count() == len(ended.server.calls) == TURNS + 1 + len(done)
 
@@ -108,6 +113,10 @@ def find_request(server: ModelServer, summary: str) -> dict[str, Any]:
         if "tools" in one.body
         and any(str(m["content"]).endswith(summary) for m in one.body["messages"][2:3])
     )  # fmt: skip
+
+
+def count_thoughts(body: dict[str, Any]) -> int:
+    return sum("thought" in json.dumps(m) for m in body["messages"] if m["role"] == "assistant")
 
 
 def read_page(messages: list[dict[str, Any]]) -> int:
@@ -154,6 +163,8 @@ def test_without_a_model_a_long_session_gives_way_to_a_new_one_and_is_kept() -> 
         assert [one["turn"] for one in stored["turns"]] == list(range(before, place))
         assert stored["opening"] == turns[before]["messages"][0]
         opening = turns[place]["messages"][0]["parts"][0]["content"]
+        assert f'- look, turn {before}: {{"transcript":{{"called":["read {{' in opening
+        assert '"part_kind"' not in opening, "a hand-off tells of turns, it does not repeat them"
         assert f"- note: noted {place}" in opening.partition("## The last turn")[2]
     assert Spend.objects.count() == len(ended.server.calls) == TURNS + 1
     assert all(len(read_results(one.body)) <= 8 for one in ended.server.calls)
