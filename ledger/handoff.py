@@ -102,12 +102,15 @@ def count_tokens(text: str) -> int:
     return -(-len(text.encode()) // 4)
 
 
-def build_handoff(task_id: UUID, tokens: int | None = None) -> Sent:
-    """What a unit of the task is told now. Raises TaskNotFound, and InvalidInput for the bound."""
+def build_handoff(task_id: UUID, tokens: int | None = None, task: Task | None = None) -> Sent:
+    """What a unit of the task is told now. Raises TaskNotFound, and InvalidInput for the bound.
+
+    `task` is of `find_task`, of who has just read it.
+    """
     bound = load().handoff_tokens if tokens is None else tokens
     if isinstance(bound, bool) or not LEAST_TOKENS <= bound <= MOST_TOKENS:
         raise InvalidInput("tokens", f"takes a number from {LEAST_TOKENS} to {MOST_TOKENS}")
-    task = queries.find_task(task_id)
+    task = task or queries.find_task(task_id)
     reader = _Reader(task, bound)
     head, (parts, totals) = reader.describe_head(), reader.read_parts()
     while True:

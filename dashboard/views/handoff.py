@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
 from uuid import UUID
 
 from django.http import HttpResponseBase
@@ -29,11 +28,11 @@ def show_handoff(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     row = queries.find_task(task_id)
     queries.require_payload()
     queries.require_family(task_id)
-    told = queries.list_handoffs(task_id, limit=SHOWN)
     chosen = read_seq(request.GET.get("sent", ""), "sent")
+    told = queries.list_handoffs(task_id, limit=SHOWN, before=chosen)
     sent = queries.find_handoff(task_id, chosen) if chosen else None
-    text = sent["text"] if sent else build_handoff(task_id).markdown
-    before = read_before(told, task_id, chosen)
+    text = sent["text"] if sent else build_handoff(task_id, task=row).markdown
+    before = next((one["shown"] for one in told if one["shown"]), "")
     context = {
         "section": "tasks",
         "task": {"id": row.pk, "name": row.title or row.workflow},
@@ -45,12 +44,6 @@ def show_handoff(request: PageRequest, task_id: UUID) -> HttpResponseBase:
         "changes": {"lines": compare(before, text), "path": "it"} if before and text else None,
     }
     return render_page(request, "dashboard/handoff.html", context)
-
-
-def read_before(told: list[dict[str, Any]], task_id: UUID, chosen: int) -> str:
-    """The text of the one before the chosen one, or of the last; empty if none is kept."""
-    older = [one["id"] for one in told if not chosen or one["id"] < chosen]
-    return str(queries.find_handoff(task_id, older[0])["text"]) if older else ""
 
 
 def compare(before: str, after: str) -> tuple[Line, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Case, F, Subquery, When
+
 from ledger.errors import NotFound
 from ledger.models import Handoff
 from ledger.queries.seen import require_family, require_payload
@@ -13,9 +15,18 @@ from ledger.queries.seen import require_family, require_payload
 COLUMNS = ("id", "step", "turn", "round", "fence", "digest", "at")
 
 
-def list_handoffs(task_id: UUID, *, limit: int = 50) -> list[dict[str, Any]]:
-    """The last hand-offs that attempts got, without their text."""
-    rows = Handoff.objects.filter(task=task_id).order_by("-id").values(*COLUMNS)
+def list_handoffs(
+    task_id: UUID, *, limit: int = 50, before: int | None = None
+) -> list[dict[str, Any]]:
+    """The last hand-offs that attempts got, without their text.
+
+    With `before`, a key, the last one before it has its text as `shown` (0: the last of all has).
+    """
+    own = Handoff.objects.filter(task=task_id).order_by("-id")
+    rows = own.values(*COLUMNS)
+    if before is not None:
+        last = (own.filter(id__lt=before) if before else own).values("id")[:1]
+        rows = rows.annotate(shown=Case(When(id=Subquery(last), then=F("text"))))
     return [dict(row) for row in rows[:limit]]
 
 

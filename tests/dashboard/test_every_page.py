@@ -95,7 +95,7 @@ def test_no_page_takes_many_queries(
     for paths in pages.values():
         for path in paths:
             # A hand-off is read from every table that a task has rows in.
-            most = MAX_QUERIES + 4 * path.endswith("/handoff/")
+            most = MAX_QUERIES + 2 * path.endswith("/handoff/")
             for headers in ({}, PART):
                 with django_assert_max_num_queries(most):
                     response = admin.get(path, headers=headers)
