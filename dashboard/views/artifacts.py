@@ -38,6 +38,9 @@ MAX_READ = 32 << 20
 
 MAX_TEXT = 256 * 1024
 
+MAX_PROSE = 64 * 1024
+"""Characters of Markdown that are set; of a longer one there is the source."""
+
 MAX_ROWS, MAX_CELLS, MAX_CELL = 200, 50, 500
 """Of a CSV: rows, cells of a row, characters of a cell."""
 
@@ -49,12 +52,13 @@ TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s\[\]{},:"]+|[\[\]{},:]')
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Preview:
-    """What a page shows of an artifact: a text or its `rows` (`cut` if it goes on), a picture, or
-    `why` not."""
+    """What a page shows of an artifact: a text or its `rows` (`cut` if it goes on), `prose` if it
+    is Markdown, a picture, or `why` not."""
 
     text: str | None = None
     rows: list[list[str]] = dataclasses.field(default_factory=list)
     cut: bool = False
+    prose: bool = False
     picture: bool = False
     why: str = ""
 
@@ -143,7 +147,8 @@ def look_into(row: Artifact) -> Preview:
         return Preview(rows=rows[:MAX_ROWS], cut=cut or len(rows) > MAX_ROWS)
     if row.media_type == "application/json" and not cut:
         text = indent_json(text)
-    return Preview(text=text, cut=cut)
+    prose = row.media_type == "text/markdown" and len(text) <= MAX_PROSE
+    return Preview(text=text, cut=cut, prose=prose)
 
 
 def read_rows(text: str) -> list[list[str]]:

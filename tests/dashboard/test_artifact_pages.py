@@ -143,3 +143,16 @@ def test_a_table_is_shown_as_one_and_json_keeps_its_numbers(
     assert '[\n    1,\n    {\n      "b": 1.50\n    }\n  ]' in shown
     for odd in ('{"a": }', "[" * 200 + "]" * 200):
         assert odd in html.unescape(read(operator, save(odd.encode(), "x.json")))
+
+
+def test_markdown_is_set_without_what_it_could_do(
+    operator: Client, save: Callable[..., Artifact]
+) -> None:
+    given = b"# Said\n\n<script>alert(1)</script> [go](javascript:alert(1)) ![p](http://x/p.png)\n"
+    text = read(operator, save(given))
+    prose = text[text.index('<div class="prose"') : text.index("<details>")]
+    assert "<h1>Said</h1>" in prose
+    assert "<script>" not in prose
+    assert 'href="javascript' not in prose
+    assert "<img" not in prose
+    assert "# Said" in text[text.index("<details>") :], "as it is written"
