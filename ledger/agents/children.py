@@ -35,6 +35,9 @@ MOST = 50
 """Children that one answer of the model makes; further calls fail, and the model may make them
 later."""
 
+MAX_NAME = 64
+"""Characters of a tool's name, by OpenAI's rule."""
+
 MAX_RESULT = 100_000
 """Characters of a child's result that the model is given."""
 
@@ -54,12 +57,14 @@ def child_task(
 
     `description` is for the model; the tool has the workflow's name unless `name` gives another.
     Its arguments are those of the workflow's input model, or of `input`. `limits` bound each child
-    within what the parent has left. The calls of one answer run side by side.
+    within what the parent has left. The calls of one answer run side by side. Raises ValueError.
     """
+    if not isinstance(workflow, Workflow | str):
+        raise ValueError(f"child_task: {workflow!r} is neither a workflow nor the name of one")
     called = workflow if isinstance(workflow, str) else workflow.name
     model = input if input is not None or isinstance(workflow, str) else workflow.input
     tool: Tool[Any] = Tool.from_schema(
-        _refuse, name or re.sub(r"[^A-Za-z0-9_-]", "_", called), description,
+        _refuse, name or re.sub(r"[^A-Za-z0-9_-]", "_", called)[:MAX_NAME], description,
         ANY_OBJECT if model is None else model.model_json_schema(),
     )  # fmt: skip
     version = None if isinstance(workflow, str) else workflow.version

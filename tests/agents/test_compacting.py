@@ -7,8 +7,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ledger.agents import Compact, ask
+from ledger.agents.history import Past, Turn
 from ledger.models import Artifact, Spend
 from ledger.testing import LOST, run
 from tests.agents.kit import list_parts, make_agent, make_flow, read_transcript
@@ -168,6 +171,33 @@ def test_without_a_model_a_long_session_gives_way_to_a_new_one_and_is_kept() -> 
         assert f"- note: noted {place}" in opening.partition("## The last turn")[2]
     assert Spend.objects.count() == len(ended.server.calls) == TURNS + 1
     assert all(len(read_results(one.body)) <= 8 for one in ended.server.calls)
+
+
+@given(
+    units=st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12),
+    keep=st.integers(1, 5), at=st.integers(1, 300),
+)  # fmt: skip
+def test_wherever_a_session_is_cut_no_call_is_without_its_result(
+    units: list[tuple[int, bool]], keep: int, at: int
+) -> None:
+    turns: list[Turn] = []
+    for calls, apart in units:  # apart: people answered, or children ended, before the results came
+        keys = [f"{len(turns)}-{n}" for n in range(calls)]
+        said = {"kind": "response", "parts": [{"tool_call_id": one} for one in keys]}
+        back = {"kind": "request", "parts": [{"tool_call_id": one} for one in keys]}
+        for messages in [[said], [], [back]] if apart else [[said, back]]:
+            turns.append(Turn(len(turns), messages))
+    older = Compact(at=at, by="model", keep=keep).list_older(Past(turns=turns))
+    left = turns[len(older) :]
+    assert older == turns[: len(older)]
+    assert not older or sum(turn.opens for turn in left) == keep
+    for some in (older, left):
+        messages = [one for turn in some for one in turn.messages]
+        called, returned = (
+            [part for one in messages if one["kind"] == kind for part in one["parts"]]
+            for kind in ("response", "request")
+        )
+        assert called == returned
 
 
 def test_what_can_be_no_bound_is_refused_and_turns_that_are_long_themselves_are_no_loop() -> None:
