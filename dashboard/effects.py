@@ -11,7 +11,7 @@ from dashboard.templatetags.longwatch import duration, short_owner
 from dashboard.words import LOOKS
 from ledger import conf, queries, states
 from ledger.models import Task
-from ledger.transitions.endings import list_open
+from ledger.transitions.endings import explain_undone, find_undone, list_open
 from ledger.transitions.moves import count_reached
 
 MAX_NAMED = 5
@@ -35,13 +35,19 @@ def list_choices(row: Task, names: Sequence[str]) -> list[Choice]:
     found = queries.sum_steps(row.pk)
     whole = sum(one.units for one in found)
     choices = []
-    for index in range(min(count_reached(row), len(names)) - 1, -1, -1):
+    for index in range(min(count_open(row), len(names)) - 1, -1, -1):
         later = [one for one in found if one.index >= index]
         worked = sum((one.worked for one in later), dt.timedelta())
         cost = conf.format_money(sum(one.nano for one in later))
         units, tokens = sum(one.units for one in later), sum(one.tokens for one in later)
         choices.append(Choice(names[index], units, worked, cost, tokens, whole - units))
     return choices
+
+
+def count_open(row: Task) -> int:
+    """How many steps a restart or a copy may begin at: those reached, up to what is undone."""
+    undone = find_undone(row)
+    return count_reached(row) if undone is None else min(undone.place + 1, count_reached(row))
 
 
 def list_effects(name: str, row: Task, wall: float) -> list[tuple[str, str]]:
@@ -60,6 +66,12 @@ def list_effects(name: str, row: Task, wall: float) -> list[tuple[str, str]]:
         told = [*told, ("undo", _tell_undoing(open_ones, row, name))]
     elif row.ending is not None:
         told = [*told, *_tell_undoing_so_far(name)]
+    way = {"restart": "restart", "fork": "copy"}.get(name)
+    if way and (undone := find_undone(row)) is not None:
+        told = [
+            *told,
+            ("undo", f"Later steps can't be chosen: {explain_undone(undone, row, way)}."),
+        ]
     match name:
         case "restart":
             told = [*told, ("retry", _tell_round(row, wall))]
@@ -80,10 +92,7 @@ def list_effects(name: str, row: Task, wall: float) -> list[tuple[str, str]]:
             told = [*told, ("undo", "This output and all later ones are superseded, not deleted."),
                     ("retry", _tell_round(row, wall))]  # fmt: skip
         case "fork":
-            told = [("file", "Outputs before the step are copied with what they saved; answers "
-                     "that people gave about them stand."),
-                    ("hour", "Nothing of its limits is used. No money spent, effect or open "
-                     "question is taken along.")]  # fmt: skip
+            told = [*told, *_tell_copy(row)]
         case "signal":
             told = [("say", _tell_signal(row))]
         case "change" if row.status == states.QUEUED:
@@ -123,6 +132,19 @@ def _tell_waiting_again(waits: dict[str, Any]) -> str:
     if waits["for"] == states.BUDGET:
         return "It looks for room in its parent's budget again, and goes on once there is some."
     return "It waits for its children again: first try those again that did not complete."
+
+
+def _tell_copy(row: Task) -> list[tuple[str, str]]:
+    told = [
+        ("file", "Outputs before the step are copied with what they saved; answers that people "
+         "gave about them stand."),
+        ("hour", "Nothing of its limits is used. No money spent, effect or open question is taken "
+         "along."),
+    ]  # fmt: skip
+    if list_open(row.pk).exists():
+        told.append(("undo", "What this task did outside stays its own: where it fails or is "
+                     "cancelled it is undone, whatever becomes of the copy."))  # fmt: skip
+    return told
 
 
 def _tell_signal(row: Task) -> str:

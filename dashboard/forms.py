@@ -8,11 +8,11 @@ from typing import Any
 
 from django import forms
 
+from dashboard.effects import count_open
 from ledger import conf, queries
 from ledger.models import Task
 from ledger.models.effects import COMPENSATED, DONE, NOT_DONE
-from ledger.queries.effects import MARKS
-from ledger.transitions.moves import count_reached
+from ledger.queries.effects import list_marks
 
 MAX_REASON = 4_000
 
@@ -103,8 +103,8 @@ class LimitsForm(ActionForm):
 
 
 def offer_steps(form: ActionForm, name: str) -> None:
-    """Let the field `name` choose among the steps that the task has reached, latest first."""
-    reached = list(form.steps[: count_reached(form.task)])[::-1]
+    """Let the field `name` choose among the steps that the task can go on from, latest first."""
+    reached = list(form.steps[: count_open(form.task)])[::-1]
     field = form.fields[name]
     assert isinstance(field, forms.ChoiceField)
     field.choices = [(step, step) for step in reached]
@@ -122,9 +122,9 @@ class EffectForm(ReasonForm):
         field = self.fields["mark"]
         assert isinstance(field, forms.ChoiceField)
         field.choices = [
-            (f"{one['id']}:{to}", f"{name_effect(one)}: {SETTLED[to]}")
+            (f"{one['id']}:{to}", f"{name_effect(one)}: {say_settled(one, to)}")
             for one in queries.list_latest_effects(self.task.pk)
-            for to in MARKS.get(one["state"], ())
+            for to in list_marks(one["state"], (one["compensation"] or {}).get("state"))
         ]
 
     def read_values(self) -> dict[str, Any]:
@@ -144,6 +144,11 @@ SETTLED = {
     NOT_DONE: "it was not done, and may be done now",
     COMPENSATED: "it was done, and is undone",
 }
+
+
+def say_settled(one: dict[str, Any], to: str) -> str:
+    """What a person says of an effect by making it `to`."""
+    return "it is not undone" if one["state"] == to == DONE else SETTLED[to]
 
 
 def shorten_number(number: float) -> float:

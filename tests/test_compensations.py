@@ -9,21 +9,19 @@ import pytest
 
 from ledger import clock, queries, states
 from ledger.errors import Compensating, EffectConflict, LeaseLost, UnknownCompensation, WrongStatus
-from ledger.events import Actor
 from ledger.models import Effect, Task
-from ledger.runner import Engine, run_attempt
 from ledger.sweeper import sweep
 from ledger.testing import run
 from ledger.transitions import children, edits, forks, holder, operators, sweeps
 from ledger.transitions.effects import begin_undo, compensate_task, finish_undo, mark_effect
 from ledger.transitions.endings import settle_undo
-from ledger.workflows import Again, Fail, PastEffect, RetryLater, Workflow, registered
+from ledger.workflows import Fail, RetryLater, registered
 from tests.factories import LEASE, attempt, make_unit, submit
 from tests.factories import make_workflow as make_plain
-from tests.held import OWNER, claim, claim_new, make_context
+from tests.held import claim, make_context
+from tests.shop import ANN, Shop, act_in, fail_after, list_states, work
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db(transaction=True)]
-ANN = Actor("user", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -34,66 +32,9 @@ def own_places(settings: Any, tmp_path: Path) -> Any:
     clock.offset = 0.0
 
 
-class Shop:
-    """A workflow that pays and ships, and then ends as it is told; the world outside counts."""
-
-    def __init__(self, **options: Any) -> None:
-        self.flow = Workflow("shop", **options)
-        self.done: list[str] = []
-        self.undone: list[PastEffect] = []
-        self.asked: list[str] = []
-        self.accidents: list[BaseException] = []
-        self.end: Any = Fail("out of stock")
-
-        @self.flow.compensation(verify=self.find, retries=1)
-        def refund(ctx: Any, effect: PastEffect) -> Any:
-            ctx.spend(cost="0.01")
-            self.undone.append(effect)
-            if self.accidents:
-                raise self.accidents.pop(0)
-            return {"refunded": effect.result}
-
-        @self.flow.compensation(name="call-back")
-        async def call_back(ctx: Any, effect: PastEffect) -> Any:
-            self.undone.append(effect)
-            return ctx.idempotency_key("note")
-
-        @self.flow.step
-        def pay(ctx: Any) -> Any:
-            for name in ("deposit", "rest")[ctx.turn :][:1]:
-                ctx.once(name, lambda key: self.act(key), compensate=refund, args={"cents": 5})
-            return Again() if ctx.turn == 0 else None
-
-        @self.flow.step
-        def ship(ctx: Any) -> Any:
-            ctx.once("tell", lambda: "told")
-            ctx.once("parcel", lambda key: self.act(key), compensate="call-back")
-
-        @self.flow.step(retries=0)
-        def close(ctx: Any) -> Any:
-            if isinstance(self.end, BaseException):
-                raise self.end
-            return self.end
-
-    def act(self, key: str) -> str:
-        self.done.append(key)
-        return f"number {len(self.done)}"
-
-    def find(self, ctx: Any, effect: PastEffect) -> Any:
-        self.asked.append(effect.undo_key)
-        return None
-
-    def list_undone(self) -> list[str]:
-        return [one.name for one in self.undone]
-
-
 @pytest.fixture
 def shop() -> Shop:
     return Shop()
-
-
-def list_states(task: Any) -> dict[str, str]:
-    return {one["name"]: one["state"] for one in queries.list_effects(task).items}
 
 
 def test_before_it_fails_a_task_undoes_its_effects_the_last_one_first(shop: Shop) -> None:
@@ -126,32 +67,6 @@ def test_what_completes_or_dies_undoes_nothing(shop: Shop, end: Any) -> None:
 
 
 # --- One compensation ---
-
-
-def act_in(shop: Shop, *names: str, **options: Any) -> Any:
-    """The ctx of a running unit that has done these things."""
-    ctx = make_context(claim_new(shop.flow, **options), shop.flow)
-    for name in names:
-        ctx.once(name, shop.act, compensate="refund")
-    return ctx
-
-
-def fail_after(shop: Shop, *names: str, **options: Any) -> Task:
-    """A task that did these things, and is about to undo them."""
-    ctx = act_in(shop, *names, **options)
-    holder.fail_task(ctx._claimed, attempt())
-    task = Task.objects.get(pk=ctx.task_id)
-    assert (task.status, task.status_reason) == ("queued", "compensating")
-    return task
-
-
-def work(shop: Shop, task: Task, units: int = 1) -> Task:
-    """So many units of the task are run, each by a claim of its own."""
-    with registered(shop.flow):
-        for _ in range(units):
-            assert run_attempt(Engine(OWNER), claim(shop.flow, task_id=task.pk)) is None
-    task.refresh_from_db()
-    return task
 
 
 def test_each_compensation_is_a_unit_of_its_own(shop: Shop) -> None:
@@ -395,7 +310,7 @@ def test_a_restart_ends_it_and_does_what_is_undone_anew(shop: Shop) -> None:
 
 def test_a_retry_never_goes_on_as_if_it_were_done(shop: Shop) -> None:
     task = work(shop, fail_after(shop, "a"))
-    with pytest.raises(WrongStatus, match="Its effect a was undone; restart it from pay or before"):
+    with pytest.raises(WrongStatus, match="Its effect a of pay was undone; restart it from"):
         operators.retry_task(task.pk, actor=ANN)
     with registered(shop.flow):
         operators.restart_task(task.pk, to_step="pay", note="", actor=ANN)
@@ -406,7 +321,7 @@ def test_a_retry_never_goes_on_as_if_it_were_done(shop: Shop) -> None:
     holder.settle_unit(ctx._claimed, make_unit(ctx._claimed, shop.flow))
     holder.fail_task(claim(shop.flow), attempt())
     work(shop, task)
-    with pytest.raises(WrongStatus, match="Its effect b was undone; restart it from pay"):
+    with pytest.raises(WrongStatus, match="Its effect b of pay was undone; restart it from"):
         operators.retry_task(task.pk, actor=ANN)  # it stands at ship
 
 

@@ -21,7 +21,8 @@ class Effect(models.Model):
     `fences` names every attempt that began it, as `fence:owner`, the last one last: they may store
     its result, once. `late`: a stale holder's did. `marked_by` is the person who settled it.
     `compensation` is what undoes it when the task fails or is cancelled, by name; the `undo_…`
-    columns are of that call what the others are of the first.
+    columns are of that call what the others are of the first; who said that it undid nothing stands
+    among its fences.
     """
 
     task = models.ForeignKey(Task, models.PROTECT, related_name="effects", db_index=False)

@@ -68,6 +68,14 @@ def _show_undo(row: Effect) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def list_marks(state: str, undo: str | None) -> tuple[str, ...]:
+    """What a person may make of an effect in `state`, whose compensation (if any) is in `undo`.
+
+    DONE of one that is done says that it is not undone, where nobody knows.
+    """
+    return MARKS.get(state, ()) + (DONE,) * (state == DONE and undo == UNKNOWN)
+
+
 def name_state(row: Effect, task: Task) -> str:
     """What is known of an effect now."""
     if row.status != INTENT:
@@ -76,10 +84,10 @@ def name_state(row: Effect, task: Task) -> str:
 
 
 def name_undo(row: Effect, task: Task) -> str:
-    """The same of its compensation: NOT_DONE before it was first called."""
+    """The same of its compensation: NOT_DONE before it was first called, or by a person's word."""
     if row.undone_at is not None:
         return DONE
-    if not row.undo_fences:
+    if not row.undo_fences or not row.undo_fences[-1][0].isdigit():
         return NOT_DONE
     return INTENT if _is_in_hand(row.undo_fences, task) else UNKNOWN
 

@@ -26,7 +26,14 @@ from ledger.errors import (
 from ledger.events import Actor, record_event, shorten_values
 from ledger.models import StepOutput, Task
 from ledger.transitions.approvals import void_open_approval
-from ledger.transitions.endings import end_task, is_undoing, list_open, refuse_end
+from ledger.transitions.endings import (
+    end_task,
+    explain_undone,
+    find_undone,
+    is_undoing,
+    list_open,
+    refuse_end,
+)
 from ledger.transitions.holder import forget_answer
 from ledger.transitions.limit_answers import find_limit_question, go_on_after_limit, has_room
 from ledger.transitions.moves import FRESH_UNIT, NO_FLAGS, lock_task, move_task, update_row
@@ -112,6 +119,8 @@ def _edit(task: Task, now: dt.datetime, changes: dict[str, Any], actor: Actor, r
     superseded = 0
     if moved or (target in STATUSES[:3] and not undoing):
         superseded = _supersede(task, columns)
+        if moved or task.status in states.FINISHED:
+            _check_not_undone(task, columns)
     if target != states.WAITING and task.status == states.WAITING:
         void_open_approval(task, actor, now, "the task was edited")
     before = {name: _show(name, getattr(task, name)) for name in ("status", *columns)}
@@ -329,6 +338,13 @@ def _supersede(task: Task, columns: dict[str, Any]) -> int:
     if count:
         columns |= {"round": task.round + 1, **forget_answer(task, index)}
     return count
+
+
+def _check_not_undone(task: Task, columns: Mapping[str, Any]) -> None:
+    """Raise InvalidInput where the task would go on as if what was undone were still done."""
+    unit = (columns.get(name, getattr(task, name)) for name in ("step_name", "turn", "round"))
+    if (undone := find_undone(task, unit=tuple(unit))) is not None:
+        raise InvalidInput("step_name", explain_undone(undone, task))
 
 
 def _write(

@@ -18,7 +18,7 @@ from ledger.errors import EffectConflict, LeaseLost, NotFound, TaskNotFound, Wro
 from ledger.events import Actor, record_event
 from ledger.models import Effect, Task
 from ledger.models.effects import COMPENSATED, DONE, INTENT, NOT_DONE
-from ledger.queries.effects import MARKS, UNKNOWN, name_state, name_undo
+from ledger.queries.effects import UNKNOWN, list_marks, name_state, name_undo
 from ledger.sql import Claimed
 from ledger.transitions.endings import list_open
 from ledger.transitions.moves import (
@@ -116,13 +116,13 @@ def begin_undo(held: Claimed, effect_id: int) -> tuple[str, Effect]:
         effect = list_open(task.pk).filter(pk=effect_id).first()
         if effect is None:  # a person settled it meanwhile, or a lost attempt told late
             return DONE, Effect.objects.get(pk=effect_id)
-        begun_by = effect.undo_fences or []
-        fences = [*(one for one in begun_by if one != mine), mine]
+        known = name_undo(effect, task)
+        fences = [*(one for one in effect.undo_fences or () if one != mine), mine]
         Effect.objects.filter(pk=effect_id).update(
             undo_fences=fences, undo_tries=F("undo_tries") + 1
         )
         update_row(task, {})
-        return UNKNOWN if begun_by else NEW, effect
+        return NEW if known == NOT_DONE else UNKNOWN, effect
 
 
 def finish_undo(held: Claimed, effect_id: int, result: Any, log_tail: str = "") -> None:
@@ -188,6 +188,7 @@ def mark_effect(
 ) -> None:
     """Settle by a person's word what nobody else knows: `done`, `not_done` or `compensated`.
 
+    `done` is also the word for what is still done, where an attempt to undo it was lost or failed.
     `result` is what the step gets of an effect that is done. Raises NotFound, and EffectConflict
     while a worker is at it or when it is settled otherwise.
     """
@@ -197,16 +198,18 @@ def mark_effect(
         effect = Effect.objects.filter(pk=effect_id, task=task).first()
         if effect is None:
             raise NotFound("effect", effect_id)
-        state = name_state(effect, task)
+        state, undo = name_state(effect, task), name_undo(effect, task)
         if state == INTENT:
             raise EffectConflict(effect.name, "is in a worker's hands now")
-        if name_undo(effect, task) == INTENT:
+        if undo == INTENT:
             raise EffectConflict(effect.name, "is being undone by a worker now")
-        if to not in MARKS.get(state, ()):
+        if to not in list_marks(state, undo):
             raise EffectConflict(effect.name, f"is {state}, so it can't be marked {to}")
         fields: dict[str, Any] = {"status": to, "marked_by": str(actor)}
         if to == DONE and effect.done_at is None:
             fields |= {"result": result, "done_at": now}
+        if to == DONE and undo == UNKNOWN:
+            fields["undo_fences"] = [*(effect.undo_fences or ()), str(actor)]
         Effect.objects.filter(pk=effect.pk).update(**fields)
         record_event(
             task, "effect_marked", actor, now, step=effect.step, turn=effect.turn, reason=reason,

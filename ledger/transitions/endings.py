@@ -10,13 +10,15 @@ import datetime as dt
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 
 from ledger import states
 from ledger.errors import Compensating, WrongStatus
 from ledger.events import Actor, record_event
 from ledger.models import Effect, StepOutput, Task
-from ledger.models.effects import COMPENSATED, DONE, INTENT
+from ledger.models.effects import COMPENSATED, DONE, INTENT, NOT_DONE
+from ledger.queries.effects import name_undo
 from ledger.sql import Claimed
 from ledger.transitions.moves import (
     FRESH_UNIT,
@@ -103,17 +105,46 @@ def refuse_end(task: Task, action: str) -> None:
         raise Compensating(action, ENDS[task.ending["status"]])
 
 
+def find_undone(task: Task, kept: Q | None = None, unit: tuple[Any, ...] = ()) -> Effect | None:
+    """What is undone, or may be, though the live outputs that `kept` selects (all) stand on it.
+
+    The first one, with the index of its step as `place`. Also that of the `unit` (step, turn,
+    round) which runs again. An output that a person edited stands on what its unit did.
+    """
+    same = {"task": OuterRef("task"), "step_name": OuterRef("step"), "turn": OuterRef("turn")}
+    live = StepOutput.objects.filter(kept or Q(), **same, superseded_in_round__isnull=True)
+    anew = StepOutput.objects.filter(**same, round__gt=OuterRef("round"), fence__gt=0)
+    begun = Q(status__in=(DONE, INTENT), undo_tries__gt=0)
+    rows = Effect.objects.filter(begun | Q(status=COMPENSATED), task=task).exclude(compensation="")
+    stored = Subquery(live.values("step_index")[:1])
+    rows = rows.annotate(place=Coalesce(stored, -1))
+    wanted = Q(place__gte=0) & ~Exists(anew)
+    if unit:
+        wanted |= Q(step=unit[0], turn=unit[1], round=unit[2])
+    for effect in rows.filter(wanted).order_by("place", "pk"):
+        if effect.status == COMPENSATED or name_undo(effect, task) != NOT_DONE:
+            return effect
+    return None
+
+
+def explain_undone(effect: Effect, task: Task, way: str = "restart") -> str:
+    """Why nothing goes on after it, and from where it can, as the end of a sentence."""
+    cure = f"{way} it from {effect.step} or before"
+    if effect.status == COMPENSATED:
+        return f"its effect {effect.name} of {effect.step} was undone; {cure}"
+    if name_undo(effect, task) == INTENT:
+        return f"its effect {effect.name} of {effect.step} is being undone by a worker now; {cure}"
+    return (
+        f"its effect {effect.name} of {effect.step} may be undone, which nobody knows; settle it, "
+        f"or {cure}"
+    )
+
+
 def check_not_undone(task: Task, action: str) -> None:
     """Raise WrongStatus where the same unit would go on as if what was undone were still done."""
     if task.ending is not None:
-        return
-    stored = StepOutput.objects.filter(
-        task=OuterRef("task"), step_name=OuterRef("step"), turn=OuterRef("turn"),
-        round=OuterRef("round"), superseded_in_round__isnull=True,
-    )  # fmt: skip
-    here = Q(step=task.step_name, turn=task.turn, round=task.round)
-    undone = Effect.objects.filter(task=task, status=COMPENSATED).exclude(compensation="")
-    first = undone.filter(here | Q(Exists(stored))).order_by("pk").first()
-    if first is not None:
-        hint = f"Its effect {first.name} was undone; restart it from {first.step} or before."
-        raise WrongStatus(action, task.status, hint)
+        return  # it goes on to undo
+    found = find_undone(task, unit=(task.step_name, task.turn, task.round))
+    if found is not None:
+        why = explain_undone(found, task)
+        raise WrongStatus(action, task.status, f"{why[0].upper()}{why[1:]}.")

@@ -7,12 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
+
 from ledger import canonical, conf, limits, queries, sql, states
 from ledger.errors import InvalidInput, UnparsableInput, Unserialisable, WrongStatus
 from ledger.events import Actor, record_event
 from ledger.models import Task
 from ledger.transitions.approvals import void_open_approval
-from ledger.transitions.endings import check_not_undone, end_task, refuse_end, will_end
+from ledger.transitions.endings import (
+    check_not_undone,
+    end_task,
+    explain_undone,
+    find_undone,
+    refuse_end,
+    will_end,
+)
 from ledger.transitions.holder import forget_answer, supersede_outputs
 from ledger.transitions.limit_answers import (
     change_limits,
@@ -161,7 +170,8 @@ def restart_task(
     undone by then stays undone; what it has not is undone no more.
 
     Raises UnknownStep, UnknownWorkflow when neither this process nor a live worker has the code,
-    or InvalidInput for an input that the version doesn't take.
+    or InvalidInput for an input that the version doesn't take, and for a step after an effect that
+    is undone.
     """
     check_reason(reason)
     check_reason(note, "note")
@@ -171,9 +181,13 @@ def restart_task(
         workflow = queries.find_workflow(task.workflow, version or task.workflow_version)
         index = _find_step(task, workflow, to_step)
         name = workflow.steps[index].name
+        later = [step.name for step in workflow.steps[index:]]
+        kept = ~(Q(step_index__gte=index) | Q(step_name__in=later))
+        if (undone := find_undone(task, kept)) is not None:
+            why = explain_undone(undone, task)
+            raise InvalidInput("to_step", f"{name} would go on as if nothing were undone: {why}")
         moved = _enter_version(task, workflow)
         void_open_approval(task, actor, now, "the task was restarted")
-        later = [step.name for step in workflow.steps[index:]]
         supersede_outputs(task, index, task.round + 1, later)
         feedback = {"comment": note, "by": str(actor)}
         record_event(task, "repaired", actor, now, to=name, round=task.round + 1,

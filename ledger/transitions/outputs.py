@@ -14,6 +14,7 @@ from ledger.events import Actor, record_event, shorten_values
 from ledger.models import Approval, StepOutput, Task
 from ledger.models.approvals import QUESTION
 from ledger.transitions.approvals import void_open_approval
+from ledger.transitions.endings import explain_undone, find_undone
 from ledger.transitions.holder import forget_answer
 from ledger.transitions.moves import (
     FRESH_UNIT,
@@ -50,7 +51,8 @@ def edit_output(
     voided, a running worker is fenced off.
 
     Raises TaskNotFound, NotFound, WrongStatus, StaleRevision, UnknownWorkflow, NotEditable for what
-    is superseded or what people were asked about, InvalidInput, UnparsableInput, PayloadTooLarge.
+    is superseded, what people were asked about and what comes after an effect that is undone,
+    InvalidInput, UnparsableInput, PayloadTooLarge.
     """
     check_reason(reason)
     if not reason.strip():
@@ -62,7 +64,7 @@ def edit_output(
     row = StepOutput.objects.filter(task=seen, seq=seq).defer("log_tail").first()
     if row is None:
         raise NotFound("output", seq)
-    before = Q(step_index__lt=row.step_index) | Q(step_index=row.step_index, turn__lt=row.turn)
+    before = _select_before(row)
     through = before | Q(seq=seq)
     stand = read_stand(seen.pk, through, instead=(seq, output))
     with lock_task(seen.pk, revision) as (task, now):
@@ -119,7 +121,13 @@ def find_obstacle(task: Task, seq: int) -> str:
             f"people were asked about it as it is; restart from {row.step_name}, so that they "
             "are asked again"
         )
-    return ""
+    undone = find_undone(task, _select_before(row) | Q(seq=row.seq))
+    return "" if undone is None else explain_undone(undone, task)
+
+
+def _select_before(row: StepOutput) -> Q:
+    """The units before this one."""
+    return Q(step_index__lt=row.step_index) | Q(step_index=row.step_index, turn__lt=row.turn)
 
 
 def _was_asked(task: Task, row: StepOutput) -> bool:

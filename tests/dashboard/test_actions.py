@@ -15,6 +15,7 @@ from ledger import clock, sql, states
 from ledger.models import Effect, Event, StepOutput, Task
 from ledger.queries import STOP_AFTER
 from ledger.transitions import holder, operators
+from ledger.transitions.effects import begin_undo, mark_effect
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
 from tests.factories import (
@@ -350,6 +351,26 @@ def test_the_restart_dialog_says_what_it_does(operator: Client, three: Workflow)
         assert part in text
     asked = operator.post(path_of(task, "restart"), fill(task, "restart", to_step="a", note=""))
     assert "Restart from a</button>" in asked.content.decode()
+
+
+def test_no_step_after_what_is_undone_is_offered(operator: Client, three: Workflow) -> None:
+    """To restart or to copy; where nobody knows, a person settles whether it is undone."""
+    task = submit(three)
+    held = claim(three)
+    effect = make_effect(task, compensation="refund")
+    holder.settle_unit(held, make_unit(held, three))
+    holder.fail_task(claim(three), attempt())
+    begin_undo(claim(three), effect.pk)
+    operators.retry_task(task.pk, actor=OPERATOR)
+    for name, cure in (("restart", "restart it from a or before"), ("fork", "copy it from a or")):
+        text = operator.get(path_of(task, name)).content.decode()
+        assert re.findall(r'name="(?:to|from)_step" value="([^"]*)"', text) == ["a"]
+        assert f"settle it, or {cure}" in text
+    mark_effect(task.pk, effect.pk, to="done", actor=OPERATOR)
+    text = operator.get(path_of(task, "restart")).content.decode()
+    assert re.findall(r'name="to_step" value="([^"]*)"', text) == ["b", "a"]
+    text = operator.get(path_of(task, "fork")).content.decode()
+    assert "where it fails or is cancelled it is undone" in text
 
 
 def test_a_limit_that_ended_a_task_is_extended_and_it_goes_on(

@@ -14,7 +14,7 @@ from ledger.sql import Claimed
 from ledger.transitions import effects, endings, holder, operators
 from tests.factories import attempt
 from tests.ledger.machine_people import PERSON
-from tests.ledger.replay import Record
+from tests.ledger.replay import Record, list_undone
 
 UNDOES = {states.QUEUED, states.RUNNING, states.SCHEDULED, states.PAUSED, states.DEAD}
 """Where a task may stand that has an end before it."""
@@ -133,6 +133,7 @@ class Effects:
         effect = endings.list_open(held.task_id).first()
         if effect is not None:
             if not live:
+                self.tell_undone_late(held, effect)
                 with pytest.raises((LeaseLost, AlreadySettled)):
                     effects.begin_undo(held, effect.pk)
             else:
@@ -141,6 +142,14 @@ class Effects:
                     return
                 effects.finish_undo(held, effect.pk, "refunded")
         self.settle(held, live, lambda: endings.settle_undo(held))
+
+    def tell_undone_late(self, held: Claimed, effect: Effect) -> None:
+        """Accepted from whoever began it."""
+        if f"{held.fence}:{held.owner}" in (effect.undo_fences or []):
+            effects.finish_undo(held, effect.pk, "refunded late")
+        else:
+            with pytest.raises(LeaseLost):
+                effects.finish_undo(held, effect.pk, "refunded late")
 
     def fail_to_undo(self) -> None:
         """Not this time."""
@@ -163,6 +172,7 @@ def check_effects(before: Record, after: Record) -> None:
     if before.task.status not in states.UNDONE_FIRST and task.status in states.UNDONE_FIRST:
         left = {e.name for e in after.effects if e.compensation and e.status in {"done", "intent"}}
         assert left == set()
+    check_undone(before, after)
     known = {effect.pk: effect for effect in before.effects}
     assert known.keys() <= {effect.pk for effect in after.effects}
     for effect in after.effects:
@@ -171,3 +181,21 @@ def check_effects(before: Record, after: Record) -> None:
         old = known.get(effect.pk)
         if old is not None and old.undone_at is not None:
             assert (old.undone_at, old.undo_result) == (effect.undone_at, effect.undo_result)
+
+
+def check_undone(before: Record, after: Record) -> None:
+    """Nothing is set going, or goes on and is undone behind its back, on what is undone; but for
+    what people said."""
+    was, now = before.task, after.task
+    if now.ending is not None or now.status in {states.FAILED, states.DEAD, states.CANCELLED}:
+        return
+    found = list_undone(after)
+    if was.ending is not None or was.status in states.FINISHED - states.FINAL:
+        assert found == []
+        unit = (now.step_name, now.turn, now.round)
+        here = [e for e in after.effects if (e.step, e.turn, e.round) == unit and e.compensation]
+        assert "compensated" not in {e.status for e in here}
+    told = {e.pk for e in before.effects if e.undone_at is not None}
+    for effect in found:
+        if effect.undone_at is not None and effect.pk not in told:
+            assert any(one.startswith("user:") for one in effect.undo_fences)

@@ -14,7 +14,7 @@ from ledger.events import Actor
 from ledger.models import Approval, Effect, StepOutput, Task
 from ledger.transitions import approvals, edits, effects, forks, operators, outputs
 from ledger.transitions.moves import count_reached
-from tests.ledger.replay import STEPS, Record, read_records
+from tests.ledger.replay import STEPS, Record, list_undone, read_records
 
 LATER = dt.datetime(2999, 1, 1, tzinfo=dt.UTC)
 LIMITS = [{"deadline_at": LATER}, {"units": 60}, {"units": 2}, {"tokens": 5000}, {"wall": 10},
@@ -54,7 +54,14 @@ class People:
 
     def restart(self) -> None:
         key, step = self.choose_task().pk, self.choose(STEPS)
+        round_ = self.known[key].task.round
         self.try_to(lambda: operators.restart_task(key, to_step=step, note="better", actor=PERSON))
+        self.check_set_going(key, round_)
+
+    def check_set_going(self, key: Any, round_: int) -> None:
+        """What a person has it do anew stands on nothing that is undone."""
+        record = read_records([key])[key]
+        assert record.task.round == round_ or list_undone(record) == []
 
     def extend(self) -> None:
         key, given = self.choose_task().pk, self.choose(LIMITS)
@@ -80,6 +87,7 @@ class People:
         self.try_to(lambda: outputs.edit_output(
             old.task_id, old.seq, output=new, actor=PERSON, reason="better"
         ))  # fmt: skip
+        self.check_set_going(old.task_id, self.known[old.task_id].task.round)
 
     def fork(self) -> None:
         """A copy of anything, at any step that it has reached."""
@@ -88,6 +96,9 @@ class People:
             if task.status_reason == states.VERSION_MISFIT:
                 return  # any step will do then, at a place that the replay does not know
             with pytest.raises(InvalidInput):
+                forks.fork_task(task.pk, from_step=step, actor=PERSON)
+        elif any(STEPS.index(e.step) < STEPS.index(step) for e in list_undone(self.known[task.pk])):
+            with pytest.raises(InvalidInput, match="undone"):
                 forks.fork_task(task.pk, from_step=step, actor=PERSON)
         elif len(self.known) < 6:
             copy, created = forks.fork_task(task.pk, from_step=step, actor=PERSON)

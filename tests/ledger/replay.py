@@ -86,6 +86,32 @@ def check_record(record: Record) -> None:
     assert where.live == set(live)
 
 
+def list_undone(record: Record) -> list[Effect]:
+    """What is undone, or may be, though a live output stands on it: that of its unit, or the one
+    that a person wrote in its place."""
+    units = [find_unit(record, o) for o in record.outputs if o.superseded_in_round is None]
+    return [
+        e for e in record.effects
+        if e.compensation and (e.step, e.turn, e.round) in units
+        and (e.status == "compensated" or (e.status in {"done", "intent"} and is_doubted(e)))
+    ]  # fmt: skip
+
+
+def is_doubted(effect: Effect) -> bool:
+    """Whether an attempt to undo it told nothing, and no person has."""
+    return bool(effect.undo_fences) and not effect.undo_fences[-1].startswith("user:")
+
+
+def find_unit(record: Record, output: StepOutput) -> tuple[str, int, int]:
+    """The unit that a worker ran for a live output, however often it was edited since."""
+    while output.fence == 0 and output.copied_from is None:
+        [output] = [
+            o for o in record.outputs if o.superseded_in_round == output.round
+            and (o.step_index, o.turn) == (output.step_index, output.turn)
+        ]  # fmt: skip
+    return output.step_name, output.turn, output.round
+
+
 def check_questions(record: Record) -> None:
     """A question is open, or decided and not yet applied, just while the task waits for it."""
     task = record.task
