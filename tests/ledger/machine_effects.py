@@ -26,6 +26,8 @@ class Effects:
     known: dict[Any, Record]
     leases: list[Claimed]
     undoing: list[Claimed]
+    restart_task: Callable[[Any], None]
+    rewrite: Callable[..., None]
 
     def choose(self, *of: Any) -> Any:
         """See Ledger."""
@@ -47,16 +49,32 @@ class Effects:
         """What could happen now, each as often as it should be drawn."""
         possible: list[Callable[[], None]] = []
         if any(self.is_live(held) for held in self.leases):
-            possible += [self.act_outside] * 5
-        if self.list_owing():
-            possible += [self.end_owing] * 8
+            possible += [self.act_outside] * 8
+        if owing := self.list_owing():
+            stored = any(
+                o.superseded_in_round is None for k in owing for o in self.known[k].outputs
+            )
+            possible += [self.end_owing] * (10 if stored else 1)
         if self.leases:
             possible += [self.tell_late]
         if any(self.is_live(held) for held in self.undoing):
-            possible += [self.undo_last] * 7 + [self.fail_to_undo] * 2
+            possible += [self.undo_last] * 25 + [self.fail_to_undo] * 3
         if self.undoing:
             possible += [self.undo_last]
+        if any(self.list_standing()):
+            possible += [self.go_on_undone] * 10
         return possible
+
+    def list_standing(self) -> list[Any]:
+        """The tasks that can be set going, and have outputs that stand on what is undone."""
+        going = {key: r for key, r in self.known.items() if r.task.status not in states.FINAL}
+        return sorted(key for key, record in going.items() if list_undone(record))
+
+    def go_on_undone(self) -> None:
+        """A person has one of them go on from any step, or as another output says."""
+        key = self.choose(self.list_standing())
+        live = [o for o in self.known[key].outputs if o.superseded_in_round is None]
+        self.choose(self.restart_task, self.restart_task, lambda _: self.rewrite(live))(key)
 
     def list_owing(self) -> list[Any]:
         """The tasks that would have something to undo first, if they were to end now."""

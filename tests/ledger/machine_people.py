@@ -53,7 +53,11 @@ class People:
         self.try_to(lambda: act(task.pk, actor=PERSON, revision=task.revision))
 
     def restart(self) -> None:
-        key, step = self.choose_task().pk, self.choose(STEPS)
+        self.restart_task(self.choose_task().pk)
+
+    def restart_task(self, key: Any) -> None:
+        """At any step."""
+        step = self.choose(STEPS)
         round_ = self.known[key].task.round
         self.try_to(lambda: operators.restart_task(key, to_step=step, note="better", actor=PERSON))
         self.check_set_going(key, round_)
@@ -77,9 +81,9 @@ class People:
         task, given = self.choose_task(), self.choose(CHANGES)
         self.try_to(lambda: operators.change_task(task.pk, actor=PERSON, **given))
 
-    def rewrite(self) -> None:
-        """An output of any task that has one, led to where the old one led."""
-        found = [output for record in self.known.values() for output in record.outputs]
+    def rewrite(self, found: list[StepOutput] | None = None) -> None:
+        """An output (one of `found`) of any task that has one, led to where the old one led."""
+        found = found or [output for record in self.known.values() for output in record.outputs]
         if not found:
             return
         old: StepOutput = self.choose(found)

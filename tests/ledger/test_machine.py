@@ -114,7 +114,7 @@ class Ledger(Money, Effects, People, RuleBasedStateMachine):
         if any(task.status == states.QUEUED for task in tasks):
             possible += [self.claim] * 6
         if any(task.status_reason == states.COMPENSATING for task in tasks):
-            possible += [self.claim] * 8
+            possible += [self.claim] * 25
         if any(task.status == states.WAITING for task in tasks):
             possible += [self.jump, self.sweep, self.operate, self.signal, self.signal]
         if any(record.approvals for record in self.known.values()):
