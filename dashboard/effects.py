@@ -47,7 +47,10 @@ def list_choices(row: Task, names: Sequence[str]) -> list[Choice]:
 def count_open(row: Task) -> int:
     """How many steps a restart or a copy may begin at: those reached, up to what is undone."""
     undone = find_undone(row)
-    return count_reached(row) if undone is None else min(undone.place + 1, count_reached(row))
+    if undone is None:
+        return count_reached(row)
+    place: int = getattr(undone, "place")  # noqa: B009  an annotation of find_undone
+    return min(place + 1, count_reached(row))
 
 
 def list_effects(name: str, row: Task, wall: float) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 
 from ledger import states
-from ledger.errors import Compensating, WrongStatus
+from ledger.errors import Compensating, InvalidInput, WrongStatus
 from ledger.events import Actor, record_event
 from ledger.models import Effect, StepOutput, Task
 from ledger.models.effects import COMPENSATED, DONE, INTENT, NOT_DONE
@@ -118,7 +118,7 @@ def find_undone(task: Task, kept: Q | None = None, unit: tuple[Any, ...] = ()) -
     rows = Effect.objects.filter(begun | Q(status=COMPENSATED), task=task).exclude(compensation="")
     stored = Subquery(live.values("step_index")[:1])
     rows = rows.annotate(place=Coalesce(stored, -1))
-    wanted = Q(place__gte=0) & ~Exists(anew)
+    wanted = Q(~Exists(anew), place__gte=0)
     if unit:
         wanted |= Q(step=unit[0], turn=unit[1], round=unit[2])
     for effect in rows.filter(wanted).order_by("place", "pk"):
@@ -138,6 +138,13 @@ def explain_undone(effect: Effect, task: Task, way: str = "restart") -> str:
         f"its effect {effect.name} of {effect.step} may be undone, which nobody knows; settle it, "
         f"or {cure}"
     )
+
+
+def check_kept(task: Task, kept: Q, field: str, step: str, way: str) -> None:
+    """Raise InvalidInput where `step` would go on on outputs that stand on what is undone."""
+    if (undone := find_undone(task, kept)) is not None:
+        why = explain_undone(undone, task, way)
+        raise InvalidInput(field, f"{step} would go on as if nothing were undone: {why}")
 
 
 def check_not_undone(task: Task, action: str) -> None:

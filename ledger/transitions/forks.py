@@ -16,7 +16,7 @@ from ledger.ids import make_id
 from ledger.models import Approval, Artifact, Task
 from ledger.models.approvals import QUESTION
 from ledger.sql.copying import copy_outputs
-from ledger.transitions.endings import explain_undone, find_undone
+from ledger.transitions.endings import check_kept
 from ledger.transitions.moves import check_reached, lock_task, update_row
 from ledger.transitions.operators import check_reason
 from ledger.transitions.rebuilding import (
@@ -86,9 +86,7 @@ def fork_task(
         check_stand(task, before, stand, source.revision)
         if _find_place(task, workflow, index) != place:
             raise StaleRevision(source.revision, task.revision)
-        if (undone := find_undone(task, before)) is not None:
-            why = explain_undone(undone, task, "copy")
-            raise InvalidInput("from_step", f"{step} would go on as if nothing were undone: {why}")
+        check_kept(task, before, "from_step", step, "copy")
         if changed:
             _check_answers(task, place)
         columns = _draw_columns(task, workflow, stand, now) | columns

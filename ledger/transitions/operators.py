@@ -15,10 +15,9 @@ from ledger.events import Actor, record_event
 from ledger.models import Task
 from ledger.transitions.approvals import void_open_approval
 from ledger.transitions.endings import (
+    check_kept,
     check_not_undone,
     end_task,
-    explain_undone,
-    find_undone,
     refuse_end,
     will_end,
 )
@@ -183,9 +182,7 @@ def restart_task(
         name = workflow.steps[index].name
         later = [step.name for step in workflow.steps[index:]]
         kept = ~(Q(step_index__gte=index) | Q(step_name__in=later))
-        if (undone := find_undone(task, kept)) is not None:
-            why = explain_undone(undone, task)
-            raise InvalidInput("to_step", f"{name} would go on as if nothing were undone: {why}")
+        check_kept(task, kept, "to_step", name, "restart")
         moved = _enter_version(task, workflow)
         void_open_approval(task, actor, now, "the task was restarted")
         supersede_outputs(task, index, task.round + 1, later)
