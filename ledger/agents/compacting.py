@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic_ai.exceptions import UnexpectedModelBehavior
@@ -21,9 +21,13 @@ from pydantic_ai.settings import ModelSettings
 from ledger import bounds
 from ledger.agents.history import Past, Turn, read_records, tell_messages
 from ledger.agents.requests import Request, send
+from ledger.outcomes import Fail
 
 if TYPE_CHECKING:
     from ledger.context import Context
+
+type Given = Model | str | None
+"""A model, its name, or none."""
 
 LEAST_SHARE = 4
 """What a summary takes away is this part of `at` at least, or each turn would bring one."""
@@ -43,39 +47,53 @@ that stands in them."""
 
 @dataclasses.dataclass(frozen=True)
 class Compact:
-    """A session is compacted once its messages take over `at` tokens (their bytes divided by four).
+    """A session is compacted once its messages take over `at` tokens (their bytes divided by four),
+    or with a float below 1 over that share of the window of the agent's model.
 
     By "handoff" a new session opens, as after `session_turns`. By "model" all but the last `keep`
     turns are summarised by the agent's model, or by `model` (a pydantic-ai Model or its name) with
     `settings`; the session goes on. Raises ValueError for what can't be.
     """
 
-    at: int
+    at: float
     by: Literal["handoff", "model"] = "handoff"
     keep: int = 4
-    model: Model | str | None = None
+    model: Given = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("at", "keep"):
-            if bounds.check_count(getattr(self, name), f"Compact({name}=)") < 1:
+            given = getattr(self, name)
+            if name == "at" and isinstance(given, float) and 0 < given < 1:
+                continue
+            if bounds.check_count(given, f"Compact({name}=)") < 1:
                 raise ValueError(f"Compact({name}=): takes 1 or more")
         if self.by not in {"handoff", "model"}:
             raise ValueError(f"Compact(by=): {self.by!r} is neither handoff nor model")
 
-    def is_due(self, past: Past) -> bool:
-        """Whether the session is too long, and would be shorter by it."""
-        if past.size <= 4 * self.at:
-            return False
-        return len(past.turns) > 1 if self.by == "handoff" else bool(self.list_older(past))
-
-    def list_older(self, past: Past) -> list[Turn]:
-        """The turns that a summary takes the place of; none where that would save too little."""
+    def list_older(self, past: Past, own: Callable[[], Given]) -> list[Turn]:
+        """The turns that are to be sent no longer; none while the session has room, or would save
+        too little. `own` finds the agent's model. Raises Fail for a window that nobody knows."""
+        room = self._count_bytes(own)
+        if past.size <= room:
+            return []
+        if self.by == "handoff":
+            return past.turns if len(past.turns) > 1 else []
         starts = [n for n, turn in enumerate(past.turns) if turn.opens]
         if len(starts) <= self.keep:
             return []
         older = past.turns[: starts[-self.keep]]
-        return older if sum(turn.size for turn in older) * LEAST_SHARE >= 4 * self.at else []
+        return older if sum(turn.size for turn in older) * LEAST_SHARE >= room else []
+
+    def _count_bytes(self, own: Callable[[], Given]) -> int:
+        if isinstance(self.at, int):
+            return 4 * self.at
+        model = own()
+        window = None if model is None else infer_model(model).context_window
+        if window is None:
+            why = "Nobody knows how many tokens its model takes: give Compact(at=) a number."
+            raise Fail("unknown_window", why)
+        return int(4 * window * self.at)
 
 
 def keep_session(ctx: Context, past: Past) -> dict[str, Any]:
@@ -98,14 +116,13 @@ def _keep_originals(ctx: Context, past: Past, older: list[Turn]) -> dict[str, An
 
 
 async def summarise(
-    ctx: Context, past: Past, plan: Compact, own: Any, *, unpriced: str
+    ctx: Context, past: Past, older: list[Turn], plan: Compact, own: Given, *, unpriced: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the transcript says of a compaction by a model, `own` unless the plan has another, and
     what it cost.
 
     Raises UnexpectedModelBehavior for a model that says nothing, RetryLater, LimitReached, Fail.
     """
-    older = plan.list_older(past)
     # By what it sums up: after a change of the plan an earlier attempt's would not fit.
     request = Request(
         ctx, read_records(ctx), unpriced=unpriced, output_tokens=ANSWER_TOKENS,
@@ -125,7 +142,7 @@ async def summarise(
     return told, request.stored["spent"]
 
 
-async def _ask(request: Request, plan: Compact, own: Any, past: Past, older: list[Turn]) -> None:
+async def _ask(request: Request, plan: Compact, own: Given, past: Past, older: list[Turn]) -> None:
     given = own if plan.model is None else plan.model
     if given is None:
         raise ValueError("Compact(by='model'): the agent has no model of its own; give model=")

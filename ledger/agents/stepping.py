@@ -20,6 +20,7 @@ from ledger.agents.children import make_children, read_children
 from ledger.agents.compacting import Compact, keep_session, summarise
 from ledger.agents.history import (
     Past,
+    Turn,
     dump_messages,
     holds_errors_only,
     list_new_parts,
@@ -119,21 +120,25 @@ class _Player:
         past = read_past(ctx)
         if past.open:
             return await self._go_on(ctx, past)
-        plan = self.compact if self.compact and self.compact.is_due(past) else None
-        if plan is not None and plan.by == "model":
-            return await self._summarise(ctx, past, plan)
+        older: list[Turn] = []
+        if self.compact is not None:
+            older = self.compact.list_older(past, lambda: self._make_agent(ctx).model)
+            if older and self.compact.by == "model":
+                return await self._summarise(ctx, past, older, self.compact)
         over = self.session_turns and ctx.turn - past.began >= self.session_turns
-        if past.turns and (over or plan is not None):
-            more = {} if plan is None else {"compaction": keep_session(ctx, past)}
+        if past.turns and (over or older):
+            more = {"compaction": keep_session(ctx, past)} if older else {}
             before = tell_last_turn(past.messages)
             past = Past(session=past.session + 1, began=ctx.turn, since=ctx.turn)
             return await self._play(ctx, past, opening=before, more=more)
         return await self._play(ctx, past)
 
-    async def _summarise(self, ctx: Context, past: Past, plan: Compact) -> Outcome:
+    async def _summarise(
+        self, ctx: Context, past: Past, older: list[Turn], plan: Compact
+    ) -> Outcome:
         """A unit that shortens the session, and no more."""
         own = self._make_agent(ctx).model
-        told, spent = await summarise(ctx, past, plan, own, unpriced=self.unpriced)
+        told, spent = await summarise(ctx, past, older, plan, own, unpriced=self.unpriced)
         data = self._write(ctx, dataclasses.replace(past, since=told["since"]), [], [], {})
         data[KEY] |= {"compaction": told, "spent": spent}
         return Again(data)

@@ -187,7 +187,8 @@ def test_wherever_a_session_is_cut_no_call_is_without_its_result(
         back = {"kind": "request", "parts": [{"tool_call_id": one} for one in keys]}
         for messages in [[said], [], [back]] if apart else [[said, back]]:
             turns.append(Turn(len(turns), messages))
-    older = Compact(at=at, by="model", keep=keep).list_older(Past(turns=turns))
+    plan = Compact(at=at, by="model", keep=keep)
+    older = plan.list_older(Past(turns=turns), lambda: None)
     left = turns[len(older) :]
     assert older == turns[: len(older)]
     assert not older or sum(turn.opens for turn in left) == keep
@@ -201,10 +202,29 @@ def test_wherever_a_session_is_cut_no_call_is_without_its_result(
 
 
 def test_what_can_be_no_bound_is_refused_and_turns_that_are_long_themselves_are_no_loop() -> None:
-    for wrong in ({"at": 0}, {"at": 10, "keep": 0}, {"at": 10, "by": "magic"}):
+    for wrong in (
+        {"at": 0},
+        {"at": 1.5},
+        {"at": 0.0},
+        {"at": 10, "keep": 0},
+        {"at": 10, "by": "magic"},
+    ):
         with pytest.raises(ValueError, match="Compact"):
             Compact(**wrong)
     reader = Reader()
     ended = play(reader, Compact(at=200, by="model", keep=3))
     assert ended.status == "completed"
     assert len(reader.summaries) < TURNS
+
+
+@pytest.mark.sqlite
+def test_a_share_is_of_the_models_window_and_one_that_nobody_knows_ends_the_task() -> None:
+    ended = play(Reader(), Compact(at=0.02))  # of 128,000
+    opened = [
+        one["compaction"]["turns"] for one in read_transcript(ended.id) if "compaction" in one
+    ]
+    assert (ended.status, opened[0]) == ("completed", [0, 2])
+    with ModelServer(Reader().answer) as server:
+        agent = make_agent(server, read, note, model="our-own-7b")
+        ended = run(make_flow(agent, compact=Compact(at=0.5), unpriced="count"))
+    assert (ended.status, "unknown_window" in ended.task["error"]["message"]) == ("failed", True)
