@@ -24,6 +24,8 @@ from ledger.models import Artifact, Blob
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from django.db.models import QuerySet
+
     from ledger.blobs import Source, Stored
     from ledger.sql import Claimed
 
@@ -93,13 +95,21 @@ def record_artifact(
     }
     with sql.hold_task(claimed.lease, "artifact"):
         write_blob_rows([stored])
-        same = Artifact.objects.filter(**key)
-        # Other bytes are another artifact: an id keeps meaning the same content for ever.
-        if not same.filter(blob_id=stored.digest).update(**facts) and not same.update(
-            id=make_id(), **facts
-        ):
-            Artifact.objects.bulk_create([Artifact(**key, **facts)])
-        return same.select_related("blob").get()
+        same = Artifact.objects.filter(**key).select_related("blob")
+        if not _replace(same, facts):
+            Artifact.objects.bulk_create([Artifact(**key, **facts)], ignore_conflicts=True)
+        found = same.get()
+        if found.blob_id != stored.digest:  # another thread of the unit came between
+            _replace(same, facts)
+            found = same.get()
+        return found
+
+
+def _replace(same: QuerySet[Artifact], facts: dict[str, Any]) -> bool:
+    """Whether there was one. Other bytes are another artifact: an id keeps meaning the same content
+    for ever."""
+    equal = same.filter(blob_id=facts["blob_id"])
+    return bool(equal.update(**facts) or same.update(id=make_id(), **facts))
 
 
 class ContentMismatch(InvalidInput):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from ledger import artifacts, blobs, canonical, uploads
 from ledger.errors import (
@@ -308,3 +310,28 @@ def test_only_the_ledgers_own_references_are_opened() -> None:
     for reference in (theirs, own, invented, {"$artifact": "../x"}, {"$artifact": 5}):
         assert artifacts.resolve({"v": reference}, held.task_id) == {"v": reference}
         assert artifacts.resolve(reference, held.task_id) == reference
+
+
+@pytest.mark.django_db(transaction=True)
+def test_threads_of_a_unit_that_save_one_name_at_once_leave_one_artifact() -> None:
+    held = claim_new(make_workflow())
+    failed: list[Exception] = []
+
+    def save(name: str, gate: threading.Barrier, content: str) -> None:
+        try:
+            gate.wait(20)
+            artifacts.save_artifact(held, name, content)
+        except Exception as error:
+            failed.append(error)
+        finally:
+            connection.close()
+
+    for n in range(8):
+        gate = threading.Barrier(3)
+        threads = [threading.Thread(target=save, args=(f"{n}", gate, text)) for text in "aab"]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join(60)
+    assert not failed
+    assert sorted(Artifact.objects.values_list("name", flat=True)) == list("01234567")
