@@ -28,6 +28,9 @@ from ledger.unitlog import write_output
 MAX_JSON = 16 * 1024**2
 """Bytes of an artifact that a schema is held against."""
 
+MAX_VALUES = 100_000
+"""Values in what a schema is held against: each may be a misfit, which costs 3 KB and 60 us."""
+
 SHOWN = 1_500
 """Characters of a command's output in its finding; all of it is an artifact then."""
 
@@ -84,6 +87,8 @@ class Schema:
                 value = _read_artifact(ctx, self.artifact)
             if self.key is not None:
                 value, root = _take_key(value, self.key), f"{root}.{self.key}"
+            if _has_many(value):
+                raise _Lacking(f"has more than {MAX_VALUES:,} values, too many to be judged")
         except _Lacking as lacking:
             yield Finding(str(lacking), root)
             return
@@ -293,6 +298,18 @@ def _take_key(value: Any, key: str) -> Any:
     if found is NO_VALUE:
         raise _Lacking("is missing")
     return found
+
+
+def _has_many(value: Any) -> bool:
+    """Whether there are more than MAX_VALUES in it."""
+    todo, count = [value], 1
+    while todo and count <= MAX_VALUES:
+        one = todo.pop()
+        parts = list(one.values()) if isinstance(one, dict) else one
+        if isinstance(parts, list):
+            count += len(parts)
+            todo += [part for part in parts if isinstance(part, (dict, list))]
+    return count > MAX_VALUES
 
 
 def _choose_validator(schema: dict[str, Any]) -> Any:
