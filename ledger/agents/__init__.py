@@ -18,13 +18,14 @@ except ImportError as error:
 from ledger.agents.children import child_task
 from ledger.agents.compacting import Compact
 from ledger.agents.judge import Judge
-from ledger.agents.kits import Toolkit, command_tools, describe_fence, file_tools
+from ledger.agents.kits import Host, Toolkit, command_tools, describe_fence, file_tools, http_tools
 from ledger.agents.recording import call_key
 from ledger.agents.rules import Tool, allow, ask, deny
 from ledger.agents.stepping import agent_step
 
 __all__ = [
     "Compact",
+    "Host",
     "Judge",
     "Tool",
     "Toolkit",
@@ -37,6 +38,7 @@ __all__ = [
     "deny",
     "describe_fence",
     "file_tools",
+    "http_tools",
 ]
 
 pydantic_ai.BANNER_ENABLED = False  # a worker's log is no place to greet somebody
