@@ -36,6 +36,8 @@ LONGWATCH_ARTIFACTS = os.environ.get("LONGWATCH_ARTIFACTS") or str(VAR / "artifa
 LONGWATCH_VAR = str(VAR)
 LONGWATCH_CHECKS = env.read_table("LONGWATCH_CHECKS")
 LONGWATCH_PRICES = env.read_table("LONGWATCH_PRICES")
+LONGWATCH_CODE_MODEL = os.environ.get("LONGWATCH_CODE_MODEL", "").strip()
+LONGWATCH_CODE_UNATTENDED = env.read_flag("LONGWATCH_CODE_UNATTENDED")
 LONGWATCH_ALERT_NETWORKS = env.read_names("LONGWATCH_ALERT_NETWORKS")
 
 # --- Database -----------------------------------------------------------------------------------

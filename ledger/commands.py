@@ -105,16 +105,18 @@ def find_check(name: str) -> Check:
 
 def run_check(
     check: Check,
-    folder: Path,
+    folder: Path | None,
     *,
+    fill: Callable[[Path], object] = lambda folder: None,
     secrets: Mapping[str, str] | None = None,
     tick: Callable[[], object] = lambda: None,
     cwd: str = "",
     limits: Mapping[str, int] | None = None,
     wrap: Callable[[list[str]], list[str]] | None = None,
 ) -> sandbox.Ended:
-    """Run it in `folder`, or `cwd` below it, to its end; `tick` is called meanwhile and may raise,
-    which ends it. `limits` are more of sandbox.Bounds, `wrap` makes the command of a jailer.
+    """Run it to its end in `folder`, or else in one of its own, which `fill` has filled, or in `cwd`
+    below it; `tick` is called meanwhile and may raise, which ends it. `limits` are more of
+    sandbox.Bounds, `wrap` makes the command of a jailer.
 
     Raises FileNotFoundError for a program that is not there.
     """
@@ -124,6 +126,7 @@ def run_check(
     assert isinstance(check.memory, int)
     return sandbox.run_confined(
         lambda report: (wrap or list)([program, *check.argv[1:]]),
+        fill,
         folder=folder,
         cwd=cwd,
         environment=check.make_environment(secrets or {}),
