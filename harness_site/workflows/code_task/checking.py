@@ -55,14 +55,21 @@ def run_check(ctx: Context) -> CheckRun:
     work. Raises EvaluatorFailed when nothing can be said of the work."""
     name, root = ctx.input.check, ctx.workspace
     check = find_check(name)
+    copies: list[Path] = []
+
+    def fill(folder: Path) -> None:
+        copy_tree(root, folder, list_files(root))
+        copies.append(folder)
+
     try:
         ended = commands.run_check(
-            check, None, fill=lambda folder: copy_tree(root, folder, list_files(root)),
-            secrets={one: ctx.secret(one) for one in check.secrets}, tick=ctx.check,
+            check, None, fill=fill, secrets={one: ctx.secret(one) for one in check.secrets},
+            tick=ctx.check,
         )  # fmt: skip
     except FileNotFoundError as error:
         raise EvaluatorFailed(f"the check {name}: {error}") from error
-    output = commands.read_output(ended, secrets.mask_text).strip()[-SHOWN:]
+    output = commands.read_output(ended, secrets.mask_text).replace(f"{copies[0]}/", "")
+    output = output.strip()[-SHOWN:]
     ctx.log.info("check %s: exit code %d\n%s", name, ended.code, output)
     if ended.timed_out:
         return CheckRun(f"it did not end in {check.timeout:g} s", output, sorted(ended.held))

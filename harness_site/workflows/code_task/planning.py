@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from ledger.context import Context
+from ledger.durability import write_blocking
 from ledger.models import Effect
 from ledger.models.effects import DONE
 
@@ -31,11 +32,13 @@ def list_items(ctx: Context) -> list[str]:
 def list_ticked(ctx: Context) -> list[int]:
     """The numbers, from 1, of the items that are ticked off: in rounds before this one, and by the
     calls of this one, whose records are the only place where that stands."""
-    calls = Effect.objects.filter(
+    rows = Effect.objects.filter(
         task=ctx.task_id, round=ctx.round, status=DONE, name__startswith=f"tool.{TICK}."
-    ).values_list("args", "result")
-    now = {args["args"]["number"] for args, result in calls if "returned" in (result or {})}
-    return sorted(now.union(ctx.progress.get("ticked", ())))
+    )
+    with write_blocking():
+        calls = list(rows.values_list("args", "result"))
+    made = {args["args"]["number"] for args, got in calls if args and got and "returned" in got}
+    return sorted(made.union(ctx.progress.get("ticked", ())))
 
 
 def show_plan(ctx: Context) -> str:

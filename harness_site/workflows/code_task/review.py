@@ -74,7 +74,7 @@ class Work:
     def write_body(self) -> str:
         """The question's text, in Markdown; the figures of the check are in the payload."""
         return "\n\n".join([
-            f"**The goal:** {escape(self.goal)}",
+            "## The goal", quote(self.goal),
             *self._write_plan(), *self._write_summary(), *self._write_checks(),
             "Approving publishes the patch, a report and the archive. Sending back gives the agent "
             "another round with your comment; rejecting ends the task.",
@@ -86,7 +86,7 @@ class Work:
         files = ["| file | added | removed |", "| --- | ---: | ---: |"]
         files += [f"| {code(show_path(d.path))} | {d.added} | {d.removed} |" for d in self.diffs]
         parts = [
-            f"# {escape(self.label)}: what was done", f"**The goal:** {escape(self.goal)}",
+            f"# {escape(self.label)}: what was done", "## The goal", quote(self.goal),
             *self._write_plan(), *self._write_summary(), "## Checks", *self._write_checks(),
             "## Files changed", "\n".join(files), "## Money",
             f"{count(self.spent.requests, 'request')} to {code(self.model)}: "
@@ -117,15 +117,16 @@ class Work:
         return [f"## The plan, {done} of {len(self.plan)} items done", "\n".join(lines)]
 
     def _write_summary(self) -> list[str]:
-        quoted = "\n".join(f"> {escape(line)}" for line in self.summary.strip().splitlines())
-        return ["## What the agent says of it", quoted] if quoted else []
+        said = quote(self.summary)
+        return ["## What the agent says of it", said] if said else []
 
     def _write_checks(self) -> list[str]:
         was = f"failed ({self.before})" if self.before else "passed"
         again = f", after {count(self.restarts, 'restart')}" if self.restarts else ""
+        held = describe_hold(frozenset(self.held), "the checks")
         parts = [
             f"{code(self.check)} {was} before and passes now{again}; ruff finds nothing in the "
-            f"changed files that it did not find before. {describe_hold(frozenset(self.held))}"
+            f"changed files that it did not find before. {held}"
         ]
         if self.tests:
             named = ", ".join(map(code, self.tests))
@@ -135,7 +136,11 @@ class Work:
     def _write_answer(self, answer: dict[str, Any] | None) -> str:
         if not answer:
             return "Nobody was asked: the submitter chose so, and the site allows it."
-        said = str(answer.get("comment") or "").strip()
-        quoted = "".join(f"\n> {escape(line)}" for line in said.splitlines())
+        said = quote(str(answer.get("comment") or ""))
         by = code(str(answer.get("by", "")))
-        return f"Approved by {by}." + (f"\n{quoted}" if quoted else "")
+        return f"Approved by {by}." + (f"\n\n{said}" if said else "")
+
+
+def quote(text: str) -> str:
+    """Text as a quotation in Markdown, whatever is in it."""
+    return "\n".join(f"> {escape(line)}" for line in text.strip().splitlines())

@@ -68,7 +68,7 @@ def unpack(ctx: Context) -> Any:
 @code_task.step(timeout=minutes(30))
 async def plan(ctx: Context) -> Any:
     """The agent looks at the tree and makes the plan."""
-    from harness_site.workflows.code_task.agents import plan_step
+    from harness_site.workflows.code_task._agents import plan_step
 
     return await plan_step(ctx)
 
@@ -76,13 +76,13 @@ async def plan(ctx: Context) -> Any:
 @code_task.step(timeout=minutes(30))
 async def work(ctx: Context) -> Any:
     """The agent works on the tree."""
-    from harness_site.workflows.code_task.agents import work_step
+    from harness_site.workflows.code_task._agents import work_step
 
     return await work_step(ctx)
 
 
 @code_task.step(timeout=minutes(30))
-def verify(ctx: Context) -> Any:
+def verify(ctx: Any) -> Any:
     """Something was changed, the check passes, and ruff finds nothing new in what was changed."""
     check = CheckLayer(ctx.input.check)
     verdict = evaluate(ctx, [ChangeLayer(), LintLayer(), check], ctx.progress)
