@@ -13,16 +13,28 @@ from typing import Any
 
 import pytest
 
+from harness_site.workflows.code_task.source import read_example
 from ledger import agents
+from tests.agents.kit import play_recording
 from tests.agents.model_server import ModelServer, Reply, count_answers
 from tests.conftest import ROOT
 from tests.crash.cluster_kit import wait_for
 from tests.pg import find_free_port
+from tests.workflows.test_bundles import run_git
 
 PAGE = (ROOT / "docs" / "agents.md").read_text()
-COMMANDS = [
-    line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()
-]
+
+BEGIN, _, REST = PAGE.partition("\n## code-task\n")
+CODE_TASK = REST.partition("\n## ")[0]
+
+
+def list_commands(text: str) -> list[str]:
+    """Every line of the page's commands."""
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+COMMANDS = list_commands(BEGIN)
 
 
 def test_the_code_on_the_page_runs_and_every_name_is_on_it(monkeypatch: Any) -> None:
@@ -79,6 +91,35 @@ def test_a_newcomer_has_an_agent_that_asks_in_at_most_eight_commands(tmp_path: P
         finally:
             shell.stop()
         assert [count_answers(call.body) for call in server.calls] == [0, 1, 2]
+    assert "completed" in shell.said
+
+
+@pytest.mark.timeout(240)
+def test_code_task_plays_its_example_and_mends_a_project_as_the_page_says(tmp_path: Path) -> None:
+    *example, export, key, up = list_commands(CODE_TASK)[:7]
+    clone, project = tmp_path / "longwatch", tmp_path / "my-project"
+    copy_tree(clone)
+    project.mkdir()
+    for name, text in read_example().files.items():
+        (project / name).write_text(text)
+    for given in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "one"]):
+        run_git(project, *given)
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("LONGWATCH_", "DJANGO_"))}
+    with ModelServer(play_recording(read_example())) as server:
+        where = {
+            "OPENAI_BASE_URL": server.url, "PORT": str(find_free_port()), "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+        shell = _Shell(clone, kept | where)
+        try:
+            for command in (export, key, up, *example):
+                shell.run(command)
+            assert all(name in shell.said for name in ("example.patch", "report.md"))
+            assert server.calls == [], "the example asks nobody"
+            for command in list_commands(CODE_TASK)[7:]:
+                shell.run(command)
+        finally:
+            shell.stop()
+        assert len(server.paid) == 9
     assert "completed" in shell.said
 
 

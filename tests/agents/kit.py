@@ -10,12 +10,13 @@ from pydantic_ai import Agent, RunContext
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from harness_site.workflows.code_task.recorded import Recording
 from ledger import artifacts
 from ledger.agents import agent_step
 from ledger.models import StepOutput
 from ledger.turns import KEY
 from ledger.workflows import Workflow
-from tests.agents.model_server import ModelServer
+from tests.agents.model_server import ModelServer, Reply, Script, count_answers
 
 MODEL = "gpt-4o-mini"
 """One that genai-prices knows: 0.15 and 0.60 for a million tokens."""
@@ -62,3 +63,18 @@ def tell_parts(task_id: Any) -> list[str]:
 
 
 type Run = RunContext[Any]
+
+
+def play_recording(recording: Recording) -> Script:
+    """A server that says what a recording has, to whoever asks."""
+
+    def answer(body: dict[str, Any]) -> Reply:
+        told = [one for one in body["messages"] if one["role"] not in {"system", "developer"}]
+        roles = [one["role"] for one in told]
+        since = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else 0
+        last = "\n".join(str(one.get("content")) for one in told[since:])
+        turn = recording.choose_turn(str(told[0]["content"]), count_answers(body), last)
+        calls = [(call.tool, call.args) for call in turn.calls]
+        return Reply(turn.say, calls, tokens=turn.tokens)
+
+    return answer

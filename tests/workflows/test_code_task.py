@@ -191,7 +191,7 @@ def test_nobody_is_asked_where_the_operator_allows_it_and_the_submitter_says_so(
 def test_a_misfit_is_refused_at_the_submission(
     settings: Any, change: dict[str, Any], said: str
 ) -> None:
-    settings.LONGWATCH_CODE_MODEL = "openai:gpt-4o-mini"
+    settings.LONGWATCH_CODE_MODEL = "openai-chat:gpt-4o-mini"
     settings.LONGWATCH_CHECKS = {"pyflakes": {"argv": ["python", "-m", "pyflakes", "."]}}
     given = {"goal": "Mend.", "archive": upload(FILES)}
     with pytest.raises(InvalidInput, match=said):
@@ -203,11 +203,11 @@ def test_without_a_model_or_its_key_it_says_what_to_set(
 ) -> None:
     given = {"goal": "Mend.", "archive": upload(FILES)}
     settings.LONGWATCH_CODE_MODEL = ""
-    with pytest.raises(InvalidInput, match="LONGWATCH_CODE_MODEL, such as openai:gpt-4o-mini"):
+    with pytest.raises(InvalidInput, match="LONGWATCH_CODE_MODEL, such as openai-chat:gpt-4o-mini"):
         run(code_task, given)
     monkeypatch.delenv("LONGWATCH_SECRET_OPENAI_API_KEY", raising=False)
     for name, reason, cure in [
-        ("openai:gpt-4o-mini", "no_key", "set LONGWATCH_SECRET_OPENAI_API_KEY"),
+        ("openai-chat:gpt-4o-mini", "no_key", "set LONGWATCH_SECRET_OPENAI_API_KEY"),
         ("ghost:one", "no_model", "LONGWATCH_CODE_MODEL=ghost:one"),
         (f"recorded:{tmp_path / 'none'}", "no_model", "can't be read"),
     ]:

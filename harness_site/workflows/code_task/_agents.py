@@ -1,12 +1,12 @@
-"""The two agents of a `code-task`: one plans, one works. Loaded by the first unit that needs it, and
-by its name not where workflows are looked for: pydantic-ai takes a second to load, or is not there.
+"""The two agents of a `code-task`: one plans, one works. Loaded by the first unit that needs it,
+and by its name not where workflows are looked for: pydantic-ai is slow to load, or not there.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from pydantic_ai import Agent, ModelRetry, RunContext
+from pydantic_ai import Agent, ModelRetry, RunContext, ToolOutput
 from pydantic_ai import Tool as AgentTool
 from pydantic_ai.exceptions import ToolFailed
 
@@ -68,7 +68,9 @@ def make_kit(*functions: Any) -> Toolkit:
 
 def make_planner(ctx: Context) -> Agent[Any, Any]:
     """The agent that plans."""
-    return Agent(make_model(ctx), instructions=PLANNER, deps_type=Context, output_type=Plan)
+    # By a tool with every provider: what a model says beside its calls is no plan then.
+    plan = ToolOutput(Plan, name="final_result")
+    return Agent(make_model(ctx), instructions=PLANNER, deps_type=Context, output_type=plan)
 
 
 def make_worker(ctx: Context) -> Agent[Any, Any]:

@@ -22,8 +22,8 @@ EXTRA = (
 )
 NO_MODEL = (
     "no model is set. Give the web server and the workers LONGWATCH_CODE_MODEL, such as "
-    "openai:gpt-4o-mini, and the workers its key, LONGWATCH_SECRET_OPENAI_API_KEY; or play the "
-    'example, which needs neither: {"example": true}'
+    "openai-chat:gpt-4o-mini, and the workers its key, LONGWATCH_SECRET_OPENAI_API_KEY; or play "
+    'the example, which needs neither: {"example": true}'
 )
 
 
@@ -42,7 +42,7 @@ def find_problem(*, example: bool) -> str:
     if not name:
         return NO_MODEL
     if not re.fullmatch(r"[a-z][a-z0-9_/-]*:.+", name):
-        return f"LONGWATCH_CODE_MODEL is {name!r}; it takes PROVIDER:NAME, as openai:gpt-4o-mini"
+        return f"LONGWATCH_CODE_MODEL is {name!r}; it takes PROVIDER:NAME"
     return ""
 
 
