@@ -114,8 +114,8 @@ def run_check(
     limits: Mapping[str, int] | None = None,
     wrap: Callable[[list[str]], list[str]] | None = None,
 ) -> sandbox.Ended:
-    """Run it to its end in `folder`, or else in one of its own, which `fill` has filled, or in `cwd`
-    below it; `tick` is called meanwhile and may raise, which ends it. `limits` are more of
+    """Run it to its end in `folder`, or else in one of its own, which `fill` has filled, or in
+    `cwd` below it; `tick` is called meanwhile and may raise, which ends it. `limits` are more of
     sandbox.Bounds, `wrap` makes the command of a jailer.
 
     Raises FileNotFoundError for a program that is not there.

@@ -75,6 +75,6 @@ def play_recording(recording: Recording) -> Script:
         last = "\n".join(str(one.get("content")) for one in told[since:])
         turn = recording.choose_turn(str(told[0]["content"]), count_answers(body), last)
         calls = [(call.tool, call.args) for call in turn.calls]
-        return Reply(turn.say, calls, tokens=turn.tokens)
+        return Reply(turn.say, calls=calls, tokens=turn.tokens)
 
     return answer
