@@ -7,15 +7,16 @@ attempt that comes after a lost one knows, asks `verify`, or calls again under t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ledger import limits
+from ledger import artifacts, limits
 from ledger.compensations import PastEffect
 from ledger.context import Context
 from ledger.deadlines import holding_soft_stop
 from ledger.durability import insist_on
-from ledger.errors import LimitReached
+from ledger.errors import LimitReached, UnknownStep
 from ledger.models.effects import DONE
 from ledger.queries.effects import UNKNOWN
 from ledger.transitions.effects import begin_undo, finish_undo
@@ -23,8 +24,9 @@ from ledger.transitions.endings import list_open
 from ledger.workflows import Step, Workflow
 
 if TYPE_CHECKING:
+    from ledger.blobs import Source
     from ledger.context import Signals
-    from ledger.models import Effect
+    from ledger.models import Artifact, Effect
     from ledger.sql import Claimed
 
 
@@ -38,6 +40,16 @@ class UndoContext(Context):
         self.step, self.turn, self.round = effect.step, effect.turn, effect.round
         self.answer = self.signal = self._spawned = None
         self._effect = effect
+        with contextlib.suppress(UnknownStep):  # gone with the version that had it
+            claimed = dataclasses.replace(claimed, step_index=workflow.index_of(effect.step))
+        self._place = dataclasses.replace(
+            claimed, step_name=effect.step, turn=effect.turn, round=effect.round
+        )
+
+    def save_artifact(self, name: str, source: Source, media_type: str | None = None) -> Artifact:
+        """Kept with the unit of the effect, and beside what that saved: as `EFFECT.undo.NAME`."""
+        artifacts.check_name(name)
+        return super().save_artifact(f"{self._effect.name}.undo.{name}", source, media_type)
 
     def once(self, *args: Any, **options: Any) -> NoReturn:
         """Refused: the compensation itself is called once, under `effect.undo_key`."""
@@ -81,27 +93,24 @@ def make_step(workflow: Workflow, effect: Effect) -> Step:
     """The unit that undoes the effect. Raises UnknownCompensation if its code is gone."""
     undo = workflow.find_compensation(effect.compensation)
 
-    def undo_plain(ctx: UndoContext) -> None:
+    async def undo_it(ctx: UndoContext) -> None:
         state, past = ctx.begin()
         if state == DONE:
             return
-        found = undo.verify(ctx, past) if state == UNKNOWN and undo.verify else None
-        ctx.finish(undo.fn(ctx, past) if _is_missing(found) else found)
+        found = await call(undo.verify, ctx, past) if state == UNKNOWN else None
+        ctx.finish(await call(undo.fn, ctx, past) if _is_missing(found) else found)
 
-    async def undo_async(ctx: UndoContext) -> None:
-        state, past = ctx.begin()
-        if state == DONE:
-            return
-        found = await _call(undo.verify, ctx, past) if state == UNKNOWN else None
-        ctx.finish(await _call(undo.fn, ctx, past) if _is_missing(found) else found)
+    async def call(fn: Any, ctx: UndoContext, past: PastEffect) -> Any:
+        found = None if fn is None else fn(ctx, past)
+        return await found if undo.is_async and inspect.isawaitable(found) else found
 
-    fn = undo_async if undo.is_async else undo_plain
+    def undo_plainly(ctx: UndoContext) -> None:
+        # Where nothing is awaited it ends at once, and the functions are in no loop.
+        with contextlib.suppress(StopIteration):
+            undo_it(ctx).send(None)
+
+    fn = undo_it if undo.is_async else undo_plainly
     return Step(undo.name, fn, undo.timeout, undo.retries)
-
-
-async def _call(fn: Any, ctx: UndoContext, past: PastEffect) -> Any:
-    found = None if fn is None else fn(ctx, past)
-    return await found if inspect.isawaitable(found) else found
 
 
 def _is_missing(found: Any) -> bool:

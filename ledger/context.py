@@ -60,7 +60,8 @@ class Context:
     """
 
     def __init__(self, claimed: Claimed, workflow: Workflow, step: Step, signals: Signals) -> None:
-        self._claimed = claimed
+        self._claimed = self._place = claimed
+        """The place is where artifacts stand: the unit's own."""
         self._workflow = workflow
         self._signals = signals
         self.grant = scopes.Grant(workflow.scope, workflow.name, claimed.lane)
@@ -289,7 +290,7 @@ class Context:
         told = secrets.mask_json(result)
         text = canonical.dump_json(told, f"the result of effect {name}")
         long = len(text) > load().inline_output_bytes
-        return artifacts.spill(self._claimed, name, told) if long else told
+        return artifacts.spill(self._place, name, told) if long else told
 
     def _open(self, value: Any) -> Any:
         return self._read(lambda: artifacts.resolve(value, self.task_id))
@@ -304,7 +305,7 @@ class Context:
             stored = self._store(name, source)
             return insist_on(
                 lambda: artifacts.record_artifact(
-                    self._claimed, name, stored, media_type, list(self._opened)
+                    self._place, name, stored, media_type, list(self._opened)
                 ),
                 self.check,
             )

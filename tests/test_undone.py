@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from ledger import clock
+from ledger import artifacts, clock
 from ledger.errors import EffectConflict, InvalidInput, NotEditable
-from ledger.models import Effect, StepOutput, Task
+from ledger.models import Artifact, Effect, StepOutput, Task
 from ledger.runner import Engine, run_attempt
 from ledger.sql import Claimed
+from ledger.testing import run
 from ledger.transitions import edits, holder, operators
 from ledger.transitions.effects import begin_undo, finish_undo, mark_effect
 from ledger.transitions.forks import fork_task
 from ledger.transitions.outputs import edit_output
-from ledger.workflows import registered
+from ledger.workflows import Again, Fail, PastEffect, Workflow, registered
 from tests.factories import attempt
 from tests.held import OWNER, claim, claim_new, make_context
 from tests.shop import ANN, Shop, work
@@ -166,6 +167,45 @@ def test_where_nobody_knows_a_person_says_that_it_is_not_undone(shop: Shop) -> N
     holder.fail_task(ctx._claimed, attempt())
     work(shop, task, 2)
     assert shop.list_undone() == ["rest", "deposit"]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_what_a_compensation_keeps_stands_with_its_effect(is_async: bool) -> None:
+    """Beside what the unit saved, and never in the place of what another one keeps."""
+    flow = Workflow("keeper")
+
+    def refund(ctx: Any, effect: PastEffect) -> Any:
+        ctx.save_artifact("receipt", f"{effect.name} {ctx.turn} is paid back")
+        return [effect.name, ctx.turn, "x" * 300_000]
+
+    async def refund_async(ctx: Any, effect: PastEffect) -> Any:
+        return refund(ctx, effect)
+
+    flow.compensation(refund_async if is_async else refund, name="refund")
+
+    @flow.step
+    def pay(ctx: Any) -> Any:
+        for name in ("a", "b"):
+            ctx.once(name, lambda: 1, compensate="refund")
+        ctx.save_artifact("receipt", "paid")
+        return Again() if ctx.turn == 0 else None
+
+    @flow.step
+    def close(ctx: Any) -> Any:
+        raise Fail("no")
+
+    ended = run(flow)
+    effects = Effect.objects.filter(task=ended.id).order_by("pk")
+    for effect in effects:
+        told = artifacts.resolve(effect.undo_result, ended.id)
+        assert told[:2] == [effect.name, effect.turn]
+        unit = {"step": "pay", "step_index": 0, "turn": effect.turn, "round": 0}
+        receipt = Artifact.objects.get(name=f"{effect.name}.undo.receipt", **unit)
+        with artifacts.open_content(receipt) as file:
+            assert file.read().decode() == f"{effect.name} {effect.turn} is paid back"
+        assert Artifact.objects.filter(name=f"${effect.name}.undo.json", **unit).exists()
+    assert Artifact.objects.filter(name="receipt").count() == 2
+    assert (effects.count(), Artifact.objects.count()) == (4, 10)
 
 
 def test_what_is_said_not_to_be_undone_is_undone_without_a_question(shop: Shop) -> None:
