@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from ledger import artifacts, blobs
 from ledger.errors import InvalidInput, StoreUnavailable
@@ -54,18 +54,35 @@ def is_good(artifact: Artifact) -> bool:
 
 
 def get_file(artifact: Artifact, target: Path | None) -> None:
-    """Write its bytes, verified, to `target`, whole or not at all; without one to stdout."""
+    """Write its bytes, verified, to `target`, whole or not at all; without one to stdout.
+
+    A device or a pipe is written to, and a link followed: none of them is replaced by a file.
+    """
     with artifacts.open_content(artifact) as source:
         if target is None:
             shutil.copyfileobj(source, sys.stdout.buffer, blobs.CHUNK)
             sys.stdout.buffer.flush()
             return
-        part = target.with_name(f".{target.name[:200]}.{os.getpid()}.part")
         try:
-            with part.open("xb") as file:
-                shutil.copyfileobj(source, file, blobs.CHUNK)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
+            _write_out(source, target)
+        except OSError as error:
+            raise InvalidInput(
+                "--output", f"{target} can't be written: {error.strerror}."
+            ) from error
+
+
+def _write_out(source: BinaryIO, target: Path) -> None:
+    if target.exists() and not target.is_file():
+        with target.open("wb") as file:
+            shutil.copyfileobj(source, file, blobs.CHUNK)
+        return
+    target = target.resolve()
+    part = target.with_name(f".{target.name[:200]}.{os.getpid()}.part")
+    try:
+        with part.open("xb") as file:
+            shutil.copyfileobj(source, file, blobs.CHUNK)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,29 @@ def test_a_file_goes_in_and_comes_out_as_it_was(tmp_path: Path, store: Path) -> 
     assert not list(tmp_path.glob(".*.part"))
     run("get", run("put", str(source)), "-o", str(target))
     assert target.read_bytes() == source.read_bytes(), "put again heals"
+
+
+def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    """As root, `-o /dev/null` put a file in its place, for all of the machine."""
+    source, real, link, pipe = (tmp_path / name for name in ("x", "real", "link", "pipe"))
+    source.write_bytes(b"bytes")
+    real.write_bytes(b"as before")
+    link.symlink_to("real")
+    os.mkfifo(pipe)
+    key = run("put", str(source))
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        run("get", key, "-o", str(pipe))
+        assert os.read(reading, 100) == b"bytes"
+    finally:
+        os.close(reading)
+    assert pipe.is_fifo()
+    run("get", key, "-o", str(link))
+    assert (link.is_symlink(), real.read_bytes()) == (True, b"bytes")
+    for wrong in (tmp_path, tmp_path / "no" / "such", source / "below"):
+        with pytest.raises(CommandError, match=r"--output: .* can't be written: [A-Z]"):
+            run("get", key, "-o", str(wrong))
+    assert sorted(tmp_path.glob(".*")) == []
 
 
 def test_a_store_that_comes_back_is_waited_for(

@@ -38,10 +38,7 @@ class Command(LedgerCommand):
             path = options["file"]
             self.stdout.write(str(put_file(path, options["name"] or path.name, find_actor()).pk))
         elif options["action"] == "get":
-            try:
-                get_file(queries.find_artifact(_read_id(options["id"])), options["output"])
-            except FileNotFoundError as error:
-                raise InvalidInput("--output", f"{error.filename} can't be written.") from error
+            get_file(queries.find_artifact(_read_id(options["id"])), options["output"])
         else:
             self._list(_read_id(options["task"]))
 
