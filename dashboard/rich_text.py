@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import nh3
@@ -11,6 +12,9 @@ TAGS = set(
     "a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre strong table tbody td th thead "
     "tr ul".split()
 )
+MAX_PROSE = 64 * 1024
+"""Characters of Markdown that are set: 64 KB of brackets take seconds."""
+
 # Characters that change the direction or the look of what follows, without a shape of their own.
 _HIDDEN = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 
@@ -19,7 +23,10 @@ _parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethro
 
 
 def render_markdown(text: str) -> str:
-    """CommonMark with tables as HTML of the tags above, links opened by http, https or mailto."""
+    """CommonMark with tables as HTML of the tags above, links opened by http, https or mailto; a
+    text over MAX_PROSE as it is written."""
+    if len(text) > MAX_PROSE:
+        return f"<pre>{html.escape(reveal_controls(text))}</pre>"
     return nh3.clean(
         _parser.render(reveal_controls(text)),
         tags=TAGS,

@@ -23,6 +23,7 @@ from dashboard.access import PageRequest, allow
 from dashboard.changes import read_comparison
 from dashboard.diffs import mark_diff
 from dashboard.htmx import make_redirect, render_page
+from dashboard.rich_text import MAX_PROSE
 from ledger import artifacts, queries
 from ledger.access import READ
 from ledger.api.serving import name_picture, serve_artifact
@@ -37,9 +38,6 @@ MAX_READ = 32 << 20
 """Bytes of an artifact that is looked into: all of it is verified each time."""
 
 MAX_TEXT = 256 * 1024
-
-MAX_PROSE = 64 * 1024
-"""Characters of Markdown that are set; of a longer one there is the source."""
 
 MAX_ROWS, MAX_CELLS, MAX_CELL = 200, 50, 500
 """Of a CSV: rows, cells of a row, characters of a cell."""
@@ -183,4 +181,5 @@ def indent_json(text: str) -> str:
         depth += one in "[{"
         if depth > MAX_DEPTH:
             return text
-    return "".join(shown)
+    whole = "".join(shown)
+    return whole if len(whole) <= 4 * MAX_TEXT else text  # numbers at a depth are mostly blanks

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from dashboard.views.artifacts import indent_json
 from ledger import artifacts, blobs
 from ledger.models import Artifact, Reach
 from ledger.workflows import Workflow
@@ -156,3 +157,10 @@ def test_markdown_is_set_without_what_it_could_do(
     assert 'href="javascript' not in prose
     assert "<img" not in prose
     assert "# Said" in text[text.index("<details>") :], "as it is written"
+
+
+def test_numbers_deep_in_json_make_no_page_of_blanks() -> None:
+    """256 KB of them were 13 MB."""
+    text = "[" * 48 + "1," * 100_000 + "1" + "]" * 48
+    assert indent_json(text) == text
+    assert indent_json("[1]") == "[\n  1\n]"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dashboard.rich_text import render_markdown
@@ -42,3 +44,12 @@ def test_markdown_keeps_what_is_safe() -> None:
 
 def test_direction_marks_are_written_out() -> None:
     assert "[U+202E]" in render_markdown("pay \u202e001")
+
+
+def test_a_text_beyond_its_bound_is_shown_as_it_is_written() -> None:
+    """A model's megabyte of brackets would keep the page of its question for a minute."""
+    began = time.monotonic()
+    html = render_markdown("<b>" + "![" * 1_000_000)
+    assert time.monotonic() - began < 20
+    assert html.startswith("<pre>&lt;b&gt;![![")
+    assert html.endswith("![</pre>")
