@@ -178,7 +178,7 @@ def choose_instants(seen: list[str]) -> list[int]:
     return sorted([*few[0], *few[1][::2]])
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_kill_at_any_instant_leaves_no_row_without_its_bytes(
     killer: Killer, kind: str, tmp_path: Path
 ) -> None:
