@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -118,7 +119,9 @@ def _check_link(root: str, path: str) -> str:
     target = os.readlink(f"{root}/{path}")
     # Resolved as the system does: `up/../x` leaves the root where `up` itself is a link upward,
     # though its text seems to stay inside.
-    real, real_root = os.path.realpath(f"{root}/{path}"), os.path.realpath(root)
+    # And from the text that is kept: the link itself may be another one by now.
+    at = os.path.dirname(f"{root}/{path}")
+    real, real_root = os.path.realpath(f"{at}/{target}"), os.path.realpath(root)
     if os.path.isabs(target) or not f"{real}/".startswith(f"{real_root}/"):
         raise WorkspaceRefused(path, f"links out of the workspace, to {target!r}; remove it")
     return target
@@ -136,9 +139,12 @@ def _explain_refusal(path: str, error: OSError) -> Exception:
 
 
 def measure_tree(root: str | os.PathLike[str]) -> int:
-    """The bytes of all files below `root`, ignored ones too."""
-    return sum(
-        item.stat(follow_symlinks=False).st_size
-        for _, item in walk_tree(os.fspath(root))
-        if item.is_file(follow_symlinks=False)
-    )
+    """The bytes of all files below `root`, ignored ones too, as far as they can be looked at: what
+    is ignored may be anything, and may change."""
+    size = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            with contextlib.suppress(OSError):
+                facts = os.lstat(f"{folder}/{name}")
+                size += facts.st_size if stat.S_ISREG(facts.st_mode) else 0
+    return size

@@ -25,6 +25,7 @@ from ledger.workspaces import (
     trees,
     write_manifest,
 )
+from ledger.workspaces.scanning import measure_tree
 from tests.held import claim_new, make_workflow
 from tests.workspaces.kit import describe, forget_home, move_on
 
@@ -172,6 +173,49 @@ def test_a_folder_too_deep_to_be_named_is_refused_and_can_be_removed(tmp_path: P
         scan_tree(root)
     restore_tree({}, root)
     assert list(root.iterdir()) == []
+
+
+def test_the_link_that_is_kept_is_the_one_that_was_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to("../../etc/passwd")
+    read = os.readlink
+
+    def read_and_swap(path: Any, **options: Any) -> str:
+        monkeypatch.undo()
+        target = read(path, **options)
+        os.unlink(path)
+        os.symlink("harmless", path)
+        return target
+
+    monkeypatch.setattr(os, "readlink", read_and_swap)
+    with pytest.raises(WorkspaceRefused, match=r"links out of the workspace, to '\.\./\.\./etc"):
+        scan_tree(tmp_path)
+    assert scan_tree(tmp_path)["link"].target == "harmless"
+
+
+def test_what_is_ignored_may_be_anything() -> None:
+    """It is neither stored nor promised, so nothing in it fails a unit."""
+    held = claim_new(make_workflow())
+    rules = Workspace(ignore=["cache/"])
+    folder = TaskFolder(held, rules)
+    (folder.path / "kept").write_text("x")
+    at = os.open(folder.path, os.O_RDONLY)
+    for name in ("cache", *["n" * 200] * 30):  # deeper than a path can say
+        os.mkdir(name, dir_fd=at)
+        below = os.open(name, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.mkfifo("pipe", dir_fd=at)
+    os.close(at)
+    (folder.path / "cache" / "large").write_bytes(b"x" * 1_000)
+    os.symlink("/etc/passwd", folder.path / "cache" / "out")
+    move_on(held, folder)
+    assert list(read_manifest(held.workspace)) == ["kept"]
+    assert measure_tree(folder.path) == 1_001
+    assert sorted(os.listdir(TaskFolder(held, rules).path)) == ["cache", "kept"]
+    forget_home()
+    assert os.listdir(TaskFolder(held, rules).path) == ["kept"]
 
 
 def test_two_thousand_folders_in_each_other_are_no_obstacle(tmp_path: Path) -> None:
