@@ -84,6 +84,9 @@ type StepFunction = Callable[[Any], Any]
 MAX_NAME = 100
 MAX_VERSION = 50
 MAX_ERRORS_SHOWN = 5
+IN_WORKER = "longwatch_in_worker"
+"""An attribute of a step's function that can't run in a process apart: why."""
+
 _DEFAULTS = conf.Tunables()
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _VERSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
@@ -232,6 +235,8 @@ class Workflow(Compensates):
             bounds.check_seconds(timeout, f"timeout of step {step_name}", least=0.001)
         if retries is not None:
             bounds.check_count(retries, f"retries of step {step_name}")
+        if isolate and hasattr(fn, IN_WORKER):
+            raise ValueError(f"step {step_name}: {getattr(fn, IN_WORKER)}, so no isolate=True")
         isolation = _read_isolation(step_name, isolate, memory, cpu)
         self.steps.append(Step(step_name, fn, timeout, retries, isolation))
         self._digest = None

@@ -37,6 +37,7 @@ from ledger.agents.rules import Given, Policy
 from ledger.durability import write_blocking
 from ledger.outcomes import Advance, Again, Fail, Finish, Outcome
 from ledger.turns import KEY
+from ledger.workflows import IN_WORKER
 
 if TYPE_CHECKING:
     from ledger.context import Context
@@ -85,6 +86,7 @@ def agent_step(
     async def run_agent(ctx: Any) -> Outcome:
         return await player.run_unit(ctx)
 
+    setattr(run_agent, IN_WORKER, "agent_step keeps a record, which a process apart can't")
     setattr(run_agent, transcripts.MARK, True)
     return run_agent
 

@@ -51,10 +51,10 @@ def list_parts(task_id: Any, step: str = "look") -> list[dict[str, Any]]:
     return [part for turn in turns for one in turn["messages"] for part in one["parts"]]
 
 
-def tell_parts(task_id: Any) -> list[str]:
+def tell_parts(task_id: Any, step: str = "look") -> list[str]:
     """The transcript in short: kinds, tools and contents."""
     told = []
-    for part in list_parts(task_id):
+    for part in list_parts(task_id, step):
         body = part.get("content", part.get("args"))
         name = f" {part['tool_name']}" if "tool_name" in part else ""
         text = body if isinstance(body, str) else json.dumps(body)

@@ -250,3 +250,5 @@ def test_a_step_apart_is_refused_with_the_reason() -> None:
     step = make_flow(Agent("test")).steps[0]
     with pytest.raises(TypeError, match="isolate=True"):
         asyncio.run(step.fn(object()))
+    with pytest.raises(ValueError, match="step apart: agent_step keeps a record"):
+        make_flow(Agent("test")).step(step.fn, name="apart", isolate=True)

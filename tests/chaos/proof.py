@@ -25,7 +25,8 @@ HEADS = {"runs": report.HEAD, "bots": bots.HEAD, "reruns": rerun.HEAD, "stops": 
 """The tables, by the comments around them."""
 LONG_FORMS = {"hypothesis": ("tests/ledger/test_machine.py", 20),
               "effects": ("tests/crash/test_site_effects.py", 20),
-              "agents": ("tests/agents/test_crash.py tests/agents/test_code_task.py", 30),
+              "agents": ("tests/agents/test_crash.py tests/agents/test_code_task.py "
+                         "tests/agents/test_file_crash.py", 31),
               "workspaces": (
                   "tests/workspaces/test_cost.py tests/workspaces/test_moving.py", 40),
               "long-forms": (
