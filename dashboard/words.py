@@ -146,10 +146,19 @@ def describe_status(task: Mapping[str, Any], now: dt.datetime) -> Look:
     return dataclasses.replace(look, note=REASONS.get(reason, reason))
 
 
+DEEDS = {
+    "sign_in": "Signed in",
+    "sign_in_link": "Signed in by a link",
+    "sign_in_try": "Sign-in",
+    "sign_out": "Signed out",
+}
+"""Actions of the audit log whose code does not read as what was done."""
+
+
 def name_action(code: str) -> str:
     """What the audit log calls an action: an event's label, or its code as words."""
     look = EVENTS.get(code)
-    return look.label if look else code.replace("_", " ").capitalize()
+    return look.label if look else DEEDS.get(code, code.replace("_", " ").capitalize())
 
 
 def say_money(nano: int) -> str:

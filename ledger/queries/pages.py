@@ -187,7 +187,8 @@ def list_decided(limit: int = 20) -> list[dict[str, Any]]:
     """The approvals that were answered (or ended) last, newest first."""
     rows = see_approvals().exclude(status=OPEN).order_by("-decided_at", "-id")
     own = "id step risk subject status decided_by decided_at applied_at comment task_id".split()
-    return _hide_comments(rows.values(*own, "task__workflow", "task__available_at")[:limit])
+    of_task = ("task__workflow", "task__title", "task__available_at")
+    return _hide_comments(rows.values(*own, *of_task)[:limit])
 
 
 def count_waiting() -> int:

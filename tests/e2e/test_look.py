@@ -79,6 +79,8 @@ def pages(three: Workflow) -> list[str]:
     held = claim(three)
     for held.turn in (1, 0):
         saved = artifacts.save_artifact(held, f"{LONG}.patch"[:200], f"{LONG}\n{held.turn}")
+    texts = {"sums.csv": f"a,{LONG}\n{LONG},1\n", "read.md": f"# {LONG}\n\n### b\n\n- {LONG}\n"}
+    looked_at = [artifacts.save_artifact(held, *one).pk for one in texts.items()]
     make_context(held, three).handoff()
     unit = make_unit(held, three, output='{"text":"' + LONG + '"}', log_tail=LONG)
     sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=[])
@@ -128,6 +130,8 @@ def pages(three: Workflow) -> list[str]:
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
         f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
         f"/tasks/{dead.id}/effect/", f"/tasks/{dead.id}/compensate/",
+        f"{of_task}log/", f"/tasks/{dead.id}/log/?level=error&q={LONG}",
+        *(f"/artifacts/{key}/view/" for key in looked_at),
         f"{of_file}view/", f"{of_file}changes/", "/approvals/", f"/approvals/{asked.id}/",
         f"/approvals/{limit.id}/", "/since/", "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/",
