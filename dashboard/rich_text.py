@@ -24,11 +24,21 @@ _parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethro
 
 def render_markdown(text: str) -> str:
     """CommonMark with tables as HTML of the tags above, links opened by http, https or mailto; a
-    text over MAX_PROSE as it is written."""
+    text over MAX_PROSE as it is written.
+
+    Headings go below a page's own, and no level is left out, whatever was.
+    """
     if len(text) > MAX_PROSE:
         return f"<pre>{html.escape(reveal_controls(text))}</pre>"
+    tokens = _parser.parse(reveal_controls(text))
+    level = 1
+    for token in tokens:
+        if token.type == "heading_open":
+            level = min(int(token.tag[1:]) + 1, level + 1, 6)
+        if token.type in {"heading_open", "heading_close"}:
+            token.tag = f"h{level}"
     return nh3.clean(
-        _parser.render(reveal_controls(text)),
+        _parser.renderer.render(tokens, _parser.options, {}),
         tags=TAGS,
         attributes={"a": {"href", "title"}, "ol": {"start"}},
         url_schemes={"http", "https", "mailto"},

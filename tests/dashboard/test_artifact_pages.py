@@ -152,7 +152,7 @@ def test_markdown_is_set_without_what_it_could_do(
     given = b"# Said\n\n<script>alert(1)</script> [go](javascript:alert(1)) ![p](http://x/p.png)\n"
     text = read(operator, save(given))
     prose = text[text.index('<div class="prose"') : text.index("<details>")]
-    assert "<h1>Said</h1>" in prose
+    assert "<h2>Said</h2>" in prose
     assert "<script>" not in prose
     assert 'href="javascript' not in prose
     assert "<img" not in prose

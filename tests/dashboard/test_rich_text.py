@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -37,9 +38,16 @@ def test_markdown_keeps_what_is_safe() -> None:
     html = render_markdown(
         "# A\n\n**b** `c`\n\n| x | y |\n|---|---|\n| 1 | 2 |\n\n<https://a.example>"
     )
-    for part in ("<h1>A</h1>", "<strong>b</strong>", "<code>c</code>", "<td>1</td>"):
+    for part in ("<h2>A</h2>", "<strong>b</strong>", "<code>c</code>", "<td>1</td>"):
         assert part in html
     assert 'rel="noopener noreferrer nofollow"' in html
+
+
+def test_headings_follow_those_of_the_page_and_leave_no_level_out() -> None:
+    html = render_markdown("### a\n\n# b\n\n#### c\n\nd\n---\n")
+    assert re.findall(r"<h(\d)>(\w)</h(\d)>", html) == [
+        ("2", "a", "2"), ("2", "b", "2"), ("3", "c", "3"), ("3", "d", "3")
+    ]  # fmt: skip
 
 
 def test_direction_marks_are_written_out() -> None:

@@ -79,9 +79,7 @@ def pages(three: Workflow) -> list[str]:
     held = claim(three)
     for held.turn in (1, 0):
         saved = artifacts.save_artifact(held, f"{LONG}.patch"[:200], f"{LONG}\n{held.turn}")
-    texts = {"sums.csv": f"a,{LONG}\n{LONG},1\n", "read.md": f"# {LONG}\n\n### b\n\n- {LONG}\n"}
-    looked_at = [artifacts.save_artifact(held, *one).pk for one in texts.items()]
-    make_context(held, three).handoff()
+    texts = leave_texts(held, three)
     unit = make_unit(held, three, output='{"text":"' + LONG + '"}', log_tail=LONG)
     sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=[])
     held = claim(three) if Task.objects.get(pk=task.pk).status == states.QUEUED else held
@@ -130,13 +128,20 @@ def pages(three: Workflow) -> list[str]:
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
         f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
         f"/tasks/{dead.id}/effect/", f"/tasks/{dead.id}/compensate/",
-        f"{of_task}log/", f"/tasks/{dead.id}/log/?level=error&q={LONG}",
-        *(f"/artifacts/{key}/view/" for key in looked_at),
-        f"{of_file}view/", f"{of_file}changes/", "/approvals/", f"/approvals/{asked.id}/",
+        *texts, f"{of_file}view/", f"{of_file}changes/", "/approvals/", f"/approvals/{asked.id}/",
         f"/approvals/{limit.id}/", "/since/", "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/",
         f"/tasks/?status=dead&lane=default&tag=nightly&stalled=yes&q={LONG}", "/nowhere/",
     ]  # fmt: skip
+
+
+def leave_texts(held: sql.Claimed, three: Workflow) -> list[str]:
+    """A hand-off, and artifacts that are set as a table and as prose; their pages, and the log's."""
+    make_context(held, three).handoff()
+    texts = {"sums.csv": f"a,{LONG}\n{LONG},1\n", "read.md": f"# {LONG}\n\n### b\n\n- {LONG}\n"}
+    saved = [artifacts.save_artifact(held, *one) for one in texts.items()]
+    log = f"/tasks/{held.task_id}/log/"
+    return [*(f"/artifacts/{one.pk}/view/" for one in saved), log, f"{log}?level=error&q={LONG}"]
 
 
 def find_faults(page: Any) -> list[str]:
