@@ -136,7 +136,7 @@ def pages(three: Workflow) -> list[str]:
 
 
 def leave_texts(held: sql.Claimed, three: Workflow) -> list[str]:
-    """A hand-off, and artifacts that are set as a table and as prose; their pages, and the log's."""
+    """A hand-off, and artifacts set as a table and as prose; their pages, and the log's."""
     make_context(held, three).handoff()
     texts = {"sums.csv": f"a,{LONG}\n{LONG},1\n", "read.md": f"# {LONG}\n\n### b\n\n- {LONG}\n"}
     saved = [artifacts.save_artifact(held, *one) for one in texts.items()]
