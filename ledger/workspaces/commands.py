@@ -21,6 +21,10 @@ from ledger.sandbox import pick_environment
 LAST_LINES: Final = 20
 LONGEST_LINE: Final = 2_000
 CHUNK: Final = 65_536
+PIPE: Final = 1 << 20
+"""Bytes that are read after its end: what a pipe may hold, and no more of what has left its group
+and writes on."""
+
 LOOK_SECONDS: Final = 0.05
 
 KEPT: Final = (
@@ -78,7 +82,8 @@ def _read_lines(process: subprocess.Popen[bytes], check: Callable[[], None]) -> 
     out = process.stdout.fileno()
     os.set_blocking(out, False)
     rest = b""
-    while True:
+    left = PIPE
+    while left > 0:
         check()
         ended = _has_ended(process)
         if ended:
@@ -88,6 +93,7 @@ def _read_lines(process: subprocess.Popen[bytes], check: Callable[[], None]) -> 
         except BlockingIOError:
             chunk = None
         if chunk:
+            left -= len(chunk) if ended else 0
             *lines, rest = re.split(rb"[\r\n]+", rest + chunk)
             lines += [rest] if len(rest) > LONGEST_LINE else []
             rest = b"" if len(rest) > LONGEST_LINE else rest

@@ -19,6 +19,7 @@ from ledger.sql import Claimed
 from ledger.steplog import StepLog
 from ledger.workflows import Workflow
 from ledger.workspaces import SetupFailed, TaskFolder, scan_tree
+from ledger.workspaces.commands import run_command
 from tests.held import claim_new, make_workflow
 from tests.workspaces.kit import describe, forget_home, move_on
 
@@ -151,6 +152,26 @@ def test_a_command_that_fails_is_a_failed_attempt_that_says_how(setup: list[str]
     outputs = ["no/deps"] if setup == ["true"] else []
     with pytest.raises(SetupFailed, match=why.replace("$$", r"\$\$")):
         TaskFolder(claim_new(make_workflow()), Workspace(setup=setup, outputs=outputs))
+
+
+def test_what_leaves_its_group_and_writes_on_is_not_waited_for() -> None:
+    give_up = time.monotonic() + 20
+    lines: list[str] = []
+
+    class Log:
+        def info(self, text: str, *given: Any) -> None:
+            lines.append(text % given)
+
+    def check() -> None:
+        assert time.monotonic() < give_up, "still reading"
+
+    # It has left the group for certain when the command ends.
+    leave = "setsid sh -c 'touch left; exec yes' & while [ ! -e left ]; do :; done"
+    command = ["sh", "-c", f"seq 2000; echo told; {leave}"]
+    run_command(command, locate_var().parent, Log(), check)  # type: ignore[arg-type]
+    assert lines[1:2_002] == [*map(str, range(1, 2_001)), "told"]
+    assert set(lines[2_002:]) <= {"y"}
+    assert len(lines) < 2_000_000
 
 
 def test_no_output_lies_below_a_link() -> None:
