@@ -14,7 +14,7 @@ from typing import Any
 from django.db import connection
 from pydantic import BaseModel
 
-from ledger.workflows import Workflow
+from ledger.workflows import Fail, Workflow
 from tests.crash.flows import note_attempt
 from tests.poison.kinds import POISONS
 
@@ -79,6 +79,22 @@ def take(ctx: Any) -> Any:
 
 poisoned.step(take, timeout=40)
 hurried.step(take, timeout=1)
+
+rueful = Workflow("rueful", input=Dose)
+
+
+@rueful.compensation(timeout=1, retries=0)
+def undo_badly(ctx: Any, effect: Any) -> Any:
+    """What undoes the effect does the poison."""
+    return take(ctx)
+
+
+@rueful.step(isolate=True)
+def act_outside(ctx: Any) -> Any:
+    """Isolated, unlike what undoes it."""
+    ctx.once("act", os.getpid, compensate=undo_badly)
+    raise Fail("no_use", "in vain")
+
 
 canary = Workflow("canary", input=Dose)
 
