@@ -18,6 +18,7 @@ from ledger.transitions.effects import compensate_task, mark_effect
 from ledger.transitions.endings import is_undoing
 from ledger.transitions.forks import fork_task
 from ledger.transitions.outputs import edit_output
+from ledger.transitions.steering import steer_task, withdraw_message
 from ledger.transitions.waits import send_signal
 
 MAX_TRIES = 3
@@ -103,6 +104,14 @@ SIGNAL = Action(
     "signal", "Send signal…", "say", send_signal, "Signal sent.", task_forms.SignalForm,
     safe="Send nothing", guarded=False, quiet=True,
 )  # fmt: skip
+STEER = Action(
+    "steer", "Tell the agent…", "say", steer_task, "Sent; the agent is told at its next turn.",
+    task_forms.SteerForm, safe="Send nothing", guarded=False,
+)  # fmt: skip
+WITHDRAW = Action(
+    "withdraw", "Withdraw message…", "undo", withdraw_message, "Withdrawn.",
+    task_forms.WithdrawForm, safe="Leave it", guarded=False,
+)  # fmt: skip
 FORK = Action(
     "fork", "Copy from step…", "copy", fork_task, "This is the copy.", task_forms.ForkForm,
     safe="Copy nothing", quiet=True,
@@ -124,8 +133,8 @@ COMPENSATE = Action(
 ACTIONS = {
     action.name: action
     for action in (
-        PAUSE, RESUME, RETRY, RESTART, LIMITS, CHANGE, SIGNAL, FORK, EDIT, EFFECT, COMPENSATE,
-        CANCEL, STOP,
+        PAUSE, RESUME, RETRY, RESTART, LIMITS, CHANGE, SIGNAL, STEER, WITHDRAW, FORK, EDIT, EFFECT,
+        COMPENSATE, CANCEL, STOP,
     )
 }  # fmt: skip
 

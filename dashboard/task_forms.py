@@ -6,10 +6,10 @@ from typing import Any
 
 from django import forms
 
-from dashboard.forms import ReasonForm, offer_steps
+from dashboard.forms import MAX_REASON, ReasonForm, offer_steps
 from dashboard.start import JsonField, make_token
 from dashboard.templatetags.longwatch import write_json
-from ledger import canonical, queries
+from ledger import canonical, queries, registry
 from ledger.calls import sees_payload
 from ledger.errors import LedgerError
 from ledger.models import Task
@@ -154,6 +154,48 @@ class SignalForm(OnceForm):
         """Name, data, reason and key."""
         given = {"name": self.cleaned_data["name"], "data": self.cleaned_data["carries"]}
         return super().read_values() | given
+
+
+class SteerForm(OnceForm):
+    """What the agent is told."""
+
+    text = forms.CharField(
+        label="What the agent is told", max_length=MAX_REASON, widget=forms.Textarea,
+        help_text="It comes with the next request to the model, as a message of a person.",
+    )  # fmt: skip
+    field_order = ("text", "reason")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.obstacle = ""
+        if not sees_payload():
+            self.obstacle = "You are not shown contents, so somebody else speaks to the agent."
+        elif registry.runs_agent(self.task) is False:
+            self.obstacle = f"No step of {self.task.workflow} is an agent's."
+
+    def clean(self) -> dict[str, Any]:
+        """Who can't read what is said says nothing."""
+        if self.obstacle:
+            raise forms.ValidationError(self.obstacle)
+        return super().clean() or {}
+
+    def read_values(self) -> dict[str, Any]:
+        """Text, reason and key."""
+        return super().read_values() | {"text": self.cleaned_data["text"]}
+
+
+class WithdrawForm(ReasonForm):
+    """Which message is taken back; `unit` in the address is its number."""
+
+    message = forms.IntegerField(min_value=1, max_value=2**62, widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["message"] = self.initial.get("unit")
+
+    def read_values(self) -> dict[str, Any]:
+        """Its number and the reason."""
+        return super().read_values() | {"message": self.cleaned_data["message"]}
 
 
 def is_same(given: Any, stored: Any) -> bool:

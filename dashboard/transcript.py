@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from dashboard import shown, words
 from dashboard.templatetags.longwatch import write_json
+from ledger import transcripts
+
+FRAME = "A person who watches this task says:\n\n"
+"""What ledger.agents puts before a message."""
 
 SHOWN = 4_000
 """Characters of one text; the rest is in the unit's output, which has a page of its own."""
@@ -41,21 +46,45 @@ def show_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
     actors = {
         one["decided_by"] for turn in turns
         for asked in turn["asked"].values() for one in asked if one["decided_by"]
-    }  # fmt: skip
+    } | {str(one.get("by")) for turn in turns for one in turn["heard"]}  # fmt: skip
     called = shown.name_actors(actors) if actors else {}
     return [_show_turn(turn, called) for turn in turns]
+
+
+MESSAGES = {
+    "pending": words.Look("Told at the next turn", "sched", "is-idle"),
+    "taken": words.Look("Being told", "run", "is-run"),
+    "untold": words.Look("Never told: the task had ended", "fail", "is-fail"),
+}
+"""Messages that are shown apart, for they stand in no turn."""
+
+
+def show_messages(task_id: UUID, status: str) -> list[dict[str, Any]]:
+    """Those that no stored turn holds, the oldest first."""
+    told = transcripts.list_messages(task_id, status=status)
+    found = [one for one in told if one["state"] in MESSAGES]
+    called = shown.name_actors({one["by"] for one in found}) if found else {}
+    return [one | {"look": MESSAGES[one["state"]], "by": called[one["by"]]} for one in found[::-1]]
 
 
 def _show_turn(turn: dict[str, Any], called: Mapping[str, str]) -> dict[str, Any]:
     entries: list[dict[str, Any]] = []
     calls: dict[str, dict[str, Any]] = {}
+    seen: list[Any] = []
+    texts = {FRAME + str(one.get("text")) for one in turn["heard"]}
     for message in turn["messages"]:
         parts = message.get("parts")
         for part in parts if isinstance(parts, list) else ():
-            entry = _show_part(part if isinstance(part, dict) else {"content": part})
+            entry = _show_part(_leave_out(part, texts))
             if entry["kind"] == "call":
                 entry |= _show_decision(turn, entry["id"], called)
                 calls[entry["id"]] = entry
+            elif entry["kind"] == "prompt":
+                if entry["body"]["text"]:
+                    entries.append(entry)
+                entries += [_show_heard(one, called) for one in turn["heard"] if one not in seen]
+                seen += turn["heard"]
+                continue
             elif entry["kind"] == "result" and entry["id"] in calls:
                 calls[entry["id"]]["result"] = entry
                 continue
@@ -69,6 +98,25 @@ def _show_turn(turn: dict[str, Any], called: Mapping[str, str]) -> dict[str, Any
         "opens": turn["turn"] == turn["began"],
         "took": turn["finished_at"] - turn["started_at"],
     }
+
+
+def _leave_out(part: Any, texts: set[str]) -> dict[str, Any]:
+    """A part without the messages of people, which are shown with who sent them."""
+    if not isinstance(part, dict):
+        return {"content": part}
+    content = part.get("content")
+    if part.get("part_kind") != "user-prompt" or not texts:
+        return part
+    if isinstance(content, list):
+        return part | {
+            "content": [one for one in content if not isinstance(one, str) or one not in texts]
+        }
+    return part | {"content": ""} if isinstance(content, str) and content in texts else part
+
+
+def _show_heard(one: dict[str, Any], called: Mapping[str, str]) -> dict[str, Any]:
+    by = called.get(str(one.get("by"))) or "a person"
+    return {"kind": "heard", "name": f"{by} says", "body": clip(str(one.get("text")))}
 
 
 def _show_part(part: dict[str, Any]) -> dict[str, Any]:

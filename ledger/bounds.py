@@ -50,8 +50,14 @@ def check_seconds(value: object, field: str, *, least: float = 0.0) -> float:
     return float(value)
 
 
+MESSAGE, WITHDRAWN = "agent.message", "agent.withdrawn"
+"""Signals that are messages to an agent, and those that were taken back."""
+
+
 def check_signal(value: object, field: str) -> str:
     """`value` as a signal's name. Raises ValueError, naming `field`, for anything else."""
+    if value in {MESSAGE, WITHDRAWN}:
+        raise ValueError(f"{field}: {value} is for messages to an agent, which are sent as such")
     if not isinstance(value, str) or not 1 <= len(value) <= 100 or not value.isprintable():
         raise ValueError(f"{field}: a signal's name has 1 to 100 printable characters")
     return value

@@ -19,6 +19,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from ledger import clock, queries, sql
+from ledger.bounds import MESSAGE, WITHDRAWN
 from ledger.conf import format_money, load
 from ledger.errors import InvalidInput, UnknownStep, UnknownWorkflow
 from ledger.evaluators.findings import shorten_feedback
@@ -172,7 +173,7 @@ class _Reader:
         rows: dict[str, tuple[Any, Any, str]] = {
             "outputs": (outputs.defer("log_tail"), self.tell_output, "seq"),
             "children": (self.find_children(outputs), self.tell_child, "id"),
-            "signals": (task.signals, self.tell_signal, "id"),
+            "signals": (self.list_signals(task), self.tell_signal, "id"),
             "decisions": (
                 task.approvals.filter(status__in=DECIDED).prefetch_related("votes"),
                 self.tell_decision, "id",
@@ -239,6 +240,11 @@ class _Reader:
         line = f"- {row.workflow}, {_dump(row.title)}, {row.pk}: {row.status}"
         name = "error" if row.error else "result"
         return self.make_part(line, data, name, getattr(row, name))
+
+    def list_signals(self, task: Task) -> Any:
+        """Without messages to an agent that were taken back, or that it is told of itself next."""
+        rows = task.signals.exclude(name=WITHDRAWN)
+        return rows.exclude(name=MESSAGE, consumed_seq__isnull=True)
 
     def tell_signal(self, row: Signal) -> Part:
         state = "not read" if row.consumed_seq is None else "read"

@@ -23,8 +23,10 @@ from django.conf import settings
 
 from ledger.canonical import clean_text
 from ledger.errors import UnknownWorkflow
+from ledger.turns import KEY
 
 if TYPE_CHECKING:
+    from ledger.models import Task
     from ledger.workflows import Workflow
 
 logger = logging.getLogger(__name__)
@@ -227,3 +229,19 @@ def _register_from(name: str, module: ModuleType) -> None:
 def _record_error(name: str, error: BaseException) -> None:
     load_errors[name] = clean_text(f"{type(error).__name__}: {error}", 2_000)
     logger.error("Workflows of %s are not known: %s", name, load_errors[name], exc_info=error)
+
+
+AGENT = "longwatch_agent"
+"""The attribute of a step's function that says that an agent runs in it."""
+
+
+def runs_agent(task: Task) -> bool | None:
+    """Whether an agent works on the task, or a step of its workflow is an agent's; None when this
+    process does not know the workflow."""
+    if isinstance(task.progress, dict) and KEY in task.progress:
+        return True
+    try:
+        found = get(task.workflow, task.workflow_version)
+    except UnknownWorkflow:
+        return None
+    return any(hasattr(step.fn, AGENT) for step in found.steps)

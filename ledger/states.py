@@ -142,6 +142,8 @@ EDGES: tuple[Edge, ...] = (
     *_edges("restart_task", f"{_UNHELD} running failed dead", QUEUED, "operator"),
     *_edges("edit_output", f"{_UNHELD} running failed dead", QUEUED, "operator"),
     *_loops("change_task", f"{_UNHELD} running failed dead", "operator"),
+    *_loops("steer_task", f"{_UNHELD} running", "operator"),
+    *_loops("withdraw_message", f"{_UNHELD} running failed dead", "operator"),
     *_loops("mark_effect", " ".join(STATUSES), "operator"),
     *_edges("extend_limits", DEAD, "queued waiting", "operator"),
     *_loops("extend_limits", f"{_UNHELD} running", "operator"),

@@ -200,6 +200,8 @@ class _Faults:
             return value
 
         here = step.is_async and step.isolation is None
+        for wrapper in (call_plain, call_async):
+            vars(wrapper).update(getattr(step.fn, "__dict__", {}))
         return dataclasses.replace(step, fn=call_async if here else call_plain, isolation=None)
 
     def _take(self, step: Step) -> Fault | None:

@@ -14,37 +14,28 @@ from uuid import UUID
 
 from django.db.models import QuerySet, Sum
 
-from ledger import artifacts, queries, registry, states
+from ledger import artifacts, queries, states
+from ledger.bounds import MESSAGE, WITHDRAWN
 from ledger.conf import format_money
-from ledger.errors import LedgerError, TaskNotFound, UnknownWorkflow
-from ledger.models import Approval, Artifact, Effect, StepOutput, Task
+from ledger.errors import LedgerError, TaskNotFound
+from ledger.models import Approval, Artifact, Effect, Signal, StepOutput, Task
 from ledger.models.approvals import QUESTION
 from ledger.models.effects import INTENT
 from ledger.queries.effects import OWN, name_state
 from ledger.queries.handoffs import read_told
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, read_seq
 from ledger.queries.seen import require_payload, see_tasks
+from ledger.transitions.mailbox import read_last_stored
+from ledger.transitions.steering import read_text
 from ledger.turns import KEY
-
-MARK = "longwatch_agent"
-"""The attribute of a step's function that says that an agent runs in it."""
 
 MAX_OPENED = 1_000_000
 """Bytes of a turn that stands in the artifact store; a longer one is named, not opened."""
 
-_KNOWN = frozenset("session began since messages calls spent open answers stuck".split())
+_KNOWN = frozenset(
+    "session began since messages calls spent open answers stuck heard children".split()
+)
 _COLUMNS = ("seq", "turn", "round", "worker", "fence", "started_at", "finished_at")
-
-
-def has_agent(task: Task) -> bool:
-    """Whether the task has a transcript, or may come to have one. Reads nothing."""
-    if isinstance(task.progress, dict) and KEY in task.progress:
-        return True
-    try:
-        found = registry.get(task.workflow, task.workflow_version)
-    except UnknownWorkflow:
-        return False
-    return any(hasattr(step.fn, MARK) for step in found.steps)
 
 
 def list_turns(
@@ -102,6 +93,8 @@ def _show_turn(row: StepOutput, stored: Any) -> dict[str, Any]:
         "spent": kept.get("spent"),
         "open": _list_dicts(kept.get("open")),
         "stuck": kept.get("stuck", 0),
+        "heard": _list_dicts(kept.get("heard")),
+        "children": _list_dicts(kept.get("children")),
         "more": {name: value for name, value in kept.items() if name not in _KNOWN},
         "tokens": row.tokens,
         "cost": format_money(row.cost),
@@ -217,3 +210,37 @@ def _name_tool(effect: Effect) -> str:
         return ""
     args = effect.args if isinstance(effect.args, dict) else {}
     return str(args.get("tool") or effect.name.split(".")[1])
+
+
+PENDING, TAKEN, TOLD, UNTOLD, TAKEN_BACK = "pending", "taken", "told", "untold", "withdrawn"
+"""Of a message: it waits for the next turn; the unit that runs tells it; its turn is stored; the
+task ended before; a person took it back."""
+
+
+def list_messages(
+    task_id: UUID, *, status: str = "", limit: int = DEFAULT_LIMIT
+) -> list[dict[str, Any]]:
+    """What people said to a task's agents, newest first: `{id, by, at, text, state}`.
+
+    `status` is the task's, where its row was read. Raises TaskNotFound, NotAllowed.
+    """
+    status = status or str(queries.find_task(task_id).status)
+    require_payload()
+    rows = Signal.objects.filter(task=task_id, key__isnull=False, name__in=(MESSAGE, WITHDRAWN))
+    found = list(rows.order_by("-id")[: clamp_limit(limit)])
+    last = read_last_stored(task_id) if found else 0
+    return [
+        {"id": row.pk, "by": row.by, "at": row.at, "text": read_text(row),
+         "state": _name_state(row, last, status)}
+        for row in found
+    ]  # fmt: skip
+
+
+def _name_state(row: Signal, last: int, status: str) -> str:
+    if row.name == WITHDRAWN:
+        return TAKEN_BACK
+    if row.consumed_seq is not None and row.consumed_seq < last:
+        return TOLD
+    if status in states.FINAL:
+        return UNTOLD
+    return PENDING if row.consumed_seq is None else TAKEN

@@ -41,6 +41,8 @@ API: dict[str, Any] = {
     "GET /tasks/{task_id}/artifacts": READ, "GET /tasks/{task_id}/spend": READ,
     "GET /tasks/{task_id}/effects": READ, "GET /tasks/{task_id}/handoff": READ,
     "GET /tasks/{task_id}/log": READ, "GET /tasks/{task_id}/transcript": READ,
+    "GET /tasks/{task_id}/messages": READ, "POST /tasks/{task_id}/messages": OPERATE,
+    "DELETE /tasks/{task_id}/messages/{message_id}": OPERATE,
     "POST /tasks/{task_id}/effects/{effect_id}/mark": OPERATE,
     **{f"POST /tasks/{{task_id}}/{action}": OPERATE for action in (
         "cancel", "stop", "pause", "resume", "retry", "repair", "change", "outputs/{seq}/edit",
@@ -64,6 +66,7 @@ BODIES: dict[str, Any] = {
     "POST /tasks/{task_id}/outputs/{seq}/edit": {"output": {}, "reason": "r"},
     "POST /tasks/{task_id}/fork": {"from_step": "a"},
     "POST /tasks/{task_id}/limits": {"units": 5000},
+    "POST /tasks/{task_id}/messages": {"text": "go left"},
 }
 
 PAGES: dict[str, tuple[str, str]] = {
@@ -128,7 +131,7 @@ class World:
         return {
             "task_id": self.task.pk, "approval_id": self.asked.pk, "artifact_id": self.saved.pk,
             "rule_id": self.rule.pk, "upload_id": self.upload.pk, "effect_id": 1, "seq": 2,
-            "index": 0, "kind": "csv",
+            "message_id": 1, "index": 0, "kind": "csv",
         }  # fmt: skip
 
 
@@ -274,8 +277,10 @@ def test_every_endpoint_is_for_those_it_is_meant_for(world: World) -> None:
                 )
             )  # fmt: skip
             wanted = judge_api(caller, name, scope)
-            if name.endswith(("/mark", "{upload_id}")) and not wanted:
-                wanted = {404}  # the task has no effect, and an upload is its sender's alone
+            if name.endswith(("/mark", "{upload_id}", "{message_id}")) and not wanted:
+                wanted = {
+                    404
+                }  # the task has no effect and no message, and an upload is its sender's alone
                 refused = refused or [AuditEntry()]
             if fault := find_fault(caller, response, refused, wanted):
                 faults.append(f"{caller.name}: {name} {fault}")

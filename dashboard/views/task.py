@@ -15,7 +15,7 @@ from dashboard.actions import COMPENSATE, explain_obstacles, list_offers, name_p
 from dashboard.htmx import find_unchanged, render_page
 from dashboard.panel import Wish, choose_step, open_panel, read_wish
 from dashboard.waterfall import draw_waterfall
-from ledger import conf, queries, registry, states, transcripts
+from ledger import conf, queries, registry, states
 from ledger.access import OPERATE, PAYLOAD, READ
 from ledger.errors import UnknownWorkflow
 from ledger.models import Task
@@ -85,7 +85,8 @@ def render_task(
     context["edits"] = offer_edit(row, context["panel"]["unit"]) if may_edit else []
     context["reads_log"] = PAYLOAD in request.scopes
     context["sees_log"] = context["reads_log"] and not context["ended"]
-    context["sees_transcript"] = context["reads_log"] and transcripts.has_agent(row)
+    context["sees_transcript"] = context["reads_log"] and registry.runs_agent(row)
+    context["steers"] = OPERATE in request.scopes and row.status in states.UNFINISHED
     context["over"] = row.status in states.FINAL
     context["obstacles"] = explain_obstacles(context["offers"])
     return render_page(

@@ -10,9 +10,9 @@ from django.views.decorators.http import require_safe
 from dashboard import words
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import find_unchanged, render_page
-from dashboard.transcript import show_turns
+from dashboard.transcript import show_messages, show_turns
 from ledger import states, transcripts
-from ledger.access import READ
+from ledger.access import OPERATE, READ
 from ledger.queries.paging import read_seq
 
 PAGE, LAST = 20, 5
@@ -41,6 +41,9 @@ def show_transcript(request: PageRequest, task_id: UUID) -> HttpResponseBase:
         "after": before,
         "panel": panel,
         "doing": doing,
+        "messages": [] if before else show_messages(task_id, row.status),
+        "steers": OPERATE in request.scopes and row.status in states.UNFINISHED,
+        "withdraws": OPERATE in request.scopes and row.status not in states.FINAL,
         "running": row.status == states.RUNNING,
         "look": look,
         "why": row.status_reason,

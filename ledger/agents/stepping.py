@@ -15,9 +15,10 @@ from pydantic_ai.toolsets import FunctionToolset
 from pydantic_core import to_jsonable_python
 from pydantic_graph import End
 
-from ledger import bounds, transcripts
+from ledger import bounds, registry
 from ledger.agents.children import make_children, read_children
 from ledger.agents.compacting import Compact, keep_session, summarise
+from ledger.agents.hearing import are_waiting, hear_messages, make_request, write_message
 from ledger.agents.history import (
     Past,
     Turn,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from ledger.context import Context
 
 type Goal = str | Callable[[Any], str]
-type Prompt = str | None
+type Prompt = str | list[str] | None
 
 PATIENCE = 10
 """Turns in a row that may bring back nothing but errors."""
@@ -87,7 +88,7 @@ def agent_step(
         return await player.run_unit(ctx)
 
     setattr(run_agent, IN_WORKER, "agent_step keeps a record, which a process apart can't")
-    setattr(run_agent, transcripts.MARK, True)
+    setattr(run_agent, registry.AGENT, True)
     return run_agent
 
 
@@ -172,22 +173,33 @@ class _Player:
         recorder = Recorder(
             ctx, self.policy, records, unpriced=self.unpriced, output_tokens=self.output_tokens
         )
-        history, prompt = list(past.messages), None
+        history = list(past.messages)
+        prompt: Prompt = None
         if not history:
             # What was sent with the answer that is on record; the hand-off may say more by now.
             history = load_messages((recorder.stored or {}).get("opening") or [])
             prompt = None if history else self._open_session(ctx, opening)
+        asks = results is None and recorder.stored is None
+        heard = hear_messages(ctx, records, asks=asks)
+        told = make_request(heard) if past.messages else []
+        if isinstance(prompt, str) and heard:
+            prompt = [prompt, *map(write_message, heard)]
+        history += told
         try:
             run = await self._drive(ctx, recorder, history, prompt, results)
         except UnexpectedModelBehavior as error:
             recorder.spoil(error)
             raise
-        new = _list_new(run, history, past, recorder)
+        new = _list_new(run, history, past, recorder, told)
         data = self._write(ctx, past, new, run.waiting, {}, recorder)
         data[KEY] |= more or {}
+        if heard:
+            data[KEY]["heard"] = heard
         if run.waiting:
             asked = [call for call in run.waiting if "child" not in call]
             return make_question(asked[0], data) if asked else make_children(run.waiting, data)
+        if run.ended and are_waiting(ctx):
+            return Again(data)  # to be told of it first; what it answers then counts
         if not run.ended:
             if data[KEY]["stuck"] >= self.patience:
                 raise Fail("agent_stuck", f"{self.patience} turns in a row brought only errors.")
@@ -259,7 +271,11 @@ class _Run:
 
 
 def _list_new(
-    run: _Run, history: list[ModelMessage], past: Past, recorder: Recorder
+    run: _Run,
+    history: list[ModelMessage],
+    past: Past,
+    recorder: Recorder,
+    told: list[ModelMessage],
 ) -> list[ModelMessage]:
     """The messages that this unit adds, as they will be sent again."""
     parts = list_new_parts(run.messages, history)
@@ -268,7 +284,7 @@ def _list_new(
         return back
     place = max(n for n, one in enumerate(run.messages) if isinstance(one, ModelResponse))
     opening = [] if past.messages else run.messages[:1]
-    return [*opening, run.messages[place], *back]
+    return [*opening, *told, run.messages[place], *back]
 
 
 class _Inline(concurrent.futures.Executor):

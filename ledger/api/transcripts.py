@@ -1,20 +1,23 @@
-"""/tasks/{id}/transcript: what a task's agents said and did."""
+"""/tasks/{id}/transcript and /messages: what a task's agents said and did, and are told."""
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from django.http import HttpRequest
-from ninja import Router
+from ninja import Header, Router
 from pydantic import BaseModel
 
 from ledger import queries, transcripts
-from ledger.access import READ
+from ledger.access import OPERATE, READ
 from ledger.api.auth import require_scope
+from ledger.api.bodies import ActionIn
 from ledger.api.schemas import Json, PageOut, StepOut, ToldOut
-from ledger.queries import DEFAULT_LIMIT, Page
+from ledger.queries import DEFAULT_LIMIT, MAX_LIMIT, Page
+from ledger.transitions.steering import steer_task, withdraw_message
+from ledger.transitions.submit import check_key
 
 router = Router(tags=["tasks"])
 
@@ -44,7 +47,8 @@ class TurnOut(BaseModel):
     """One unit of an agent: `messages` that it added, in pydantic-ai's form; `calls` with what was
     decided of each by rule, and `asked` by people, by the call's id.
 
-    `open` are calls that wait for people. In `more` stands what a newer version keeps besides.
+    `open` are calls that wait for people or child tasks, `children` those that have ended, `heard`
+    the messages of people that it was told. In `more` stands what a newer version keeps besides.
     """
 
     seq: int
@@ -57,6 +61,8 @@ class TurnOut(BaseModel):
     calls: list[dict[str, Any]]
     asked: dict[str, list[AskedOut]]
     open: list[dict[str, Any]]
+    heard: list[dict[str, Any]]
+    children: list[dict[str, Any]]
     spent: Json
     tokens: int
     cost: str
@@ -86,3 +92,59 @@ def list_turns(
     require_scope(request, READ)
     queries.read_revision(task_id)
     return transcripts.list_turns(task_id, superseded=all, limit=limit, cursor=cursor)
+
+
+class MessageIn(ActionIn):
+    """What the agent is told."""
+
+    text: str
+
+
+class MessageOut(BaseModel):
+    """A message; `state` is pending, taken (by the unit that runs), told, untold (the task had
+    ended) or withdrawn."""
+
+    id: int
+    by: str
+    at: dt.datetime
+    text: str
+    state: str
+
+
+@router.get("/{task_id}/messages", response=PageOut[MessageOut])
+def list_messages(request: HttpRequest, task_id: UUID) -> Page[dict[str, Any]]:
+    """What people said to the task's agents, newest first."""
+    require_scope(request, READ)
+    return Page(transcripts.list_messages(task_id, limit=MAX_LIMIT))
+
+
+@router.post("/{task_id}/messages", response=PageOut[MessageOut])
+def send_message(
+    request: HttpRequest,
+    task_id: UUID,
+    body: MessageIn,
+    idempotency_key: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
+) -> Page[dict[str, Any]]:
+    """Tell the agent something at its next turn; answers all messages, newest first.
+
+    A person without the permission to see contents can't. Of an `Idempotency-Key` the first counts.
+    """
+    actor = require_scope(request, OPERATE)
+    queries.read_revision(task_id)
+    queries.require_payload()
+    check_key(idempotency_key, "Idempotency-Key")
+    steer_task(
+        task_id, text=body.text, key=idempotency_key, actor=actor, reason=body.reason,
+        revision=body.revision,
+    )  # fmt: skip
+    return Page(transcripts.list_messages(task_id, limit=MAX_LIMIT))
+
+
+@router.delete("/{task_id}/messages/{message_id}", response=PageOut[MessageOut])
+def withdraw(request: HttpRequest, task_id: UUID, message_id: int) -> Page[dict[str, Any]]:
+    """Take back a message that no unit has taken so far."""
+    actor = require_scope(request, OPERATE)
+    queries.read_revision(task_id)
+    queries.require_payload()
+    withdraw_message(task_id, message_id, actor=actor)
+    return Page(transcripts.list_messages(task_id, limit=MAX_LIMIT))

@@ -36,6 +36,7 @@ from ledger.transitions.endings import (
 )
 from ledger.transitions.holder import forget_answer
 from ledger.transitions.limit_answers import find_limit_question, go_on_after_limit, has_room
+from ledger.transitions.mailbox import give_back_messages
 from ledger.transitions.moves import FRESH_UNIT, NO_FLAGS, lock_task, move_task, update_row
 from ledger.transitions.operators import FORK_HINT, check_reason
 from ledger.transitions.submit import FAR_FUTURE, check_count, read_columns
@@ -335,6 +336,8 @@ def _supersede(task: Task, columns: dict[str, Any]) -> int:
         Q(step_index__gt=index) | Q(step_index=index, turn__gte=turn),
         task=task, superseded_in_round__isnull=True,
     ).update(superseded_in_round=task.round + 1)  # fmt: skip
+    if count or (index, turn) != (task.step_index, task.turn):
+        give_back_messages(task)
     if count:
         columns |= {"round": task.round + 1, **forget_answer(task, index)}
     return count

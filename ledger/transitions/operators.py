@@ -29,6 +29,7 @@ from ledger.transitions.limit_answers import (
     has_room,
     leave_stored_unit,
 )
+from ledger.transitions.mailbox import give_back_messages
 from ledger.transitions.moves import (
     FRESH_UNIT,
     NO_FLAGS,
@@ -185,6 +186,7 @@ def restart_task(
         check_kept(task, kept, "to_step", name, "restart")
         moved = _enter_version(task, workflow)
         void_open_approval(task, actor, now, "the task was restarted")
+        give_back_messages(task)
         supersede_outputs(task, index, task.round + 1, later)
         feedback = {"comment": note, "by": str(actor)}
         record_event(task, "repaired", actor, now, to=name, round=task.round + 1,

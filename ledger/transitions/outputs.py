@@ -16,6 +16,7 @@ from ledger.models.approvals import QUESTION
 from ledger.transitions.approvals import void_open_approval
 from ledger.transitions.endings import explain_undone, find_undone
 from ledger.transitions.holder import forget_answer
+from ledger.transitions.mailbox import give_back_messages
 from ledger.transitions.moves import (
     FRESH_UNIT,
     NO_FLAGS,
@@ -75,6 +76,7 @@ def edit_output(
             raise NotEditable(seq, why)
         place = _find_next(task, row)
         void_open_approval(task, actor, now, "an output was edited")
+        give_back_messages(task)
         list_live(task.pk, ~before).update(superseded_in_round=task.round + 1)
         unit = _store(task, row, output, actor, now)
         record_spilled(stand, task, unit, actor, now)

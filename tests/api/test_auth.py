@@ -105,6 +105,7 @@ def test_the_docs_are_a_page_of_our_own(db: None, client: Client) -> None:
         "/tasks/{task_id}/outputs", "/tasks/{task_id}/events",
         "/tasks/{task_id}/artifacts", "/tasks/{task_id}/effects", "/tasks/{task_id}/handoff",
         "/tasks/{task_id}/log", "/tasks/{task_id}/transcript",
+        "/tasks/{task_id}/messages", "/tasks/{task_id}/messages/{message_id}",
         "/tasks/{task_id}/effects/{effect_id}/mark",
         *(f"/tasks/{{task_id}}/{action}" for action in (
             "cancel", "stop", "pause", "resume", "retry", "repair", "fork", "change",

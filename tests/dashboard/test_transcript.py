@@ -13,10 +13,12 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import reverse
 
-from ledger import artifacts, sql, transcripts
+from dashboard.transcript import FRAME
+from ledger import artifacts, registry, sql
 from ledger.models import Reach, StepOutput, Task
 from ledger.sql import Claimed
 from ledger.transitions.effects import begin_effect, finish_effect
+from ledger.transitions.steering import take_messages
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
 from tests.factories import LEASE, ask, claim, make_unit, submit
@@ -199,7 +201,49 @@ def test_the_panel_stands_on_pages_of_tasks_with_an_agent_only(
     assert "transcript-h" not in dora.get(place).content.decode()
     for path in (f"{place}transcript/", f"/api/v1/tasks/{task.pk}/transcript"):
         assert dora.get(path).status_code == 403
-    three.steps[0].fn.__dict__[transcripts.MARK] = True
+    three.steps[0].fn.__dict__[registry.AGENT] = True
     assert "transcript-h" in operator.get(
         reverse("dashboard:task", args=[plain.pk])
     ).content.decode()  # fmt: skip
+
+
+def test_what_people_say_stands_above_the_turns_until_it_is_told(
+    operator: Client, three: Workflow, sign_in: Callable[..., Client], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(three.steps[0].fn, registry.AGENT, True, raising=False)
+    task = submit(three)
+    place = reverse("dashboard:act", args=[task.pk, "steer"])
+    back = reverse("dashboard:transcript", args=[task.pk])
+    given = {"text": f"go left {EVIL}", "revision": 0, "seen": "x", "token": "t", "back": back}
+    assert operator.post(place, given)["Location"] == back
+    assert operator.post(place, given).status_code == 302  # the same form twice is one message
+    operator.post(place, given | {"text": "no, right", "token": "u"})
+    operator.post(f"/api/v1/tasks/{task.pk}/messages", {"text": "third"}, "application/json")
+    listed = operator.get(f"/api/v1/tasks/{task.pk}/messages").json()["items"]
+    assert [one["text"] for one in listed][:2] == ["third", "no, right"]
+    text = read(operator, task)
+    assert "operator says Told at the next turn" in text
+    assert "[U+202E]fdp.exe" in text
+    assert text.index("go left") < text.index("no, right") < text.index("third")
+    withdraw = {"message": listed[1]["id"], "revision": 0, "seen": "x", "back": back}
+    operator.post(reverse("dashboard:act", args=[task.pk, "withdraw"]), withdraw)
+    held = claim(three)
+    heard = take_messages(held)
+    assert [one["text"] for one in heard] == [given["text"], "third"]
+    assert read(operator, task).count("Being told") == 2
+    parts = [{"part_kind": "user-prompt", "content": FRAME + one["text"]} for one in heard]
+    store_turn(held, three, 0, say(*parts, kind="request"), heard=heard)
+    text = read(operator, task)
+    assert "Being told" not in text
+    assert text.count("operator says") == text.count("third") + 1 == 2
+    path = f"/api/v1/tasks/{task.pk}/messages"
+    assert [one["state"] for one in operator.get(path).json()["items"]] == [
+        "told",
+        "withdrawn",
+        "told",
+    ]
+    dora = sign_in("operator", "dora")
+    Reach.objects.create(user=get_user_model().objects.get(username="dora"), payload=False)
+    assert dora.post(place, given | {"token": "v"}).status_code == 422
+    assert dora.post(path, {"text": "x"}, "application/json").status_code == 403
+    assert sign_in("viewer").post(place, given).status_code == 403

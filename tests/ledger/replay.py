@@ -128,7 +128,8 @@ def check_questions(record: Record) -> None:
     assert len(decided) == (waits and task.status_reason == states.DECIDED)
 
 
-HARMLESS = {"signalled", "dead", "failed", "cancelled", "retried", "limits_changed",
+HARMLESS = {"signalled", "steered", "steer_withdrawn", "steer_heard",
+            "dead", "failed", "cancelled", "retried", "limits_changed",
             "limit_warned", "tool_denied",
             "pause_requested", "resumed", "edited", "stale_write_refused", "approval_requested",
             "approval_voted",

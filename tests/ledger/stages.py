@@ -46,6 +46,7 @@ from tests.factories import (
     submit,
     wait_for,
 )
+from tests.ledger.messages import steer_some, withdraw_some
 
 APPROVER = Actor("user", "2")
 PLAIN = 2
@@ -227,6 +228,8 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "edit_output": lambda: outputs.edit_output(
             key, PLAIN, output={"by": "hand"}, reason="why not", **by),
         "mark_effect": lambda: settle_effect(stage),
+        "steer_task": lambda: steer_some(stage.task, flow),
+        "withdraw_message": lambda: withdraw_some(stage.task),
         "compensate_task": lambda: effects.compensate_task(key, **by),
         "extend_limits": lambda: operators.extend_limits(
             key, **{"limits_given": {"units": 50}, **given, **by}),

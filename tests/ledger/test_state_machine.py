@@ -28,6 +28,7 @@ from ledger.transitions import (
     operators,
     outputs,
     overdue,
+    steering,
     submit,
     sweeps,
     waits,
@@ -40,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOC = (ROOT / "docs" / "state-machine.md").read_text()
 MODULES = (
     approvals, budgets, asking, children, edits, effects, endings, forks, holder, limit_answers,
-    operators, outputs, overdue, submit, sweeps, waits, sql,
+    operators, outputs, overdue, steering, submit, sweeps, waits, sql,
 )  # fmt: skip
 FUNCTIONS = sorted({edge.function for edge in states.EDGES} - {"submit_task"})
 HOLDERS = sorted({edge.function for edge in states.EDGES if edge.by == "holder"})
@@ -121,6 +122,7 @@ def test_every_edge_that_the_code_names_is_on_the_diagram() -> None:
     }
     assert named == set(FUNCTIONS) - {
         "claim_task", "checkpoint_unit", "fork_task", "change_task", "mark_effect",
+        "steer_task", "withdraw_message",
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from ledger.transitions import deleting, operators
 from ledger.transitions.effects import compensate_task, mark_effect
 from ledger.transitions.forks import fork_task
 from ledger.transitions.outputs import edit_output
+from ledger.transitions.steering import steer_task, withdraw_message
 
 PLAIN: dict[str, tuple[Callable[..., None], str]] = {
     "cancel": (operators.cancel_task, "end it: at once, or at the end of the unit that runs"),
@@ -68,6 +69,10 @@ class Command(LedgerCommand):
         edit = self._add_action("edit", "put another output in a unit's place and go on from there")
         edit.add_argument("seq", type=int, help="the number of the output")
         edit.add_argument("output", metavar="JSON", help="an object; @FILE, @-")
+        steer = self._add_action("steer", "tell its agent something at its next turn")
+        steer.add_argument("text")
+        withdraw = self._add_action("withdraw", "take back a message that was not told so far")
+        withdraw.add_argument("message", type=int, help="its number, which steer prints")
 
         text = "delete the demo's finished tasks; says why others stay"
         demo = self.actions.add_parser("delete-demo", help=text, description=text)
@@ -112,6 +117,11 @@ class Command(LedgerCommand):
         elif name == "edit":
             output = read_object(options["output"], "output")
             edit_output(task_id, options["seq"], output=output, **by)
+        elif name == "steer":
+            self.stdout.write(str(steer_task(task_id, text=options["text"], **by)))
+            return
+        elif name == "withdraw":
+            withdraw_message(task_id, options["message"], **by)
         self._show_status(task_id)
 
     def _fork(self, task_id: UUID, options: dict[str, Any], by: dict[str, Any]) -> None:
