@@ -7,7 +7,8 @@ In a unit's output KEY has its part of the transcript; the agent's answer stands
 name. Always there: `session`, `began`, `since` (its first turns, see Past), `messages`, `calls`
 (what was decided of each), `spent`, `open` (calls that wait; with `child` for a child task),
 `answers`, `stuck`. Sometimes: `children` [{id, tool, task, workflow, status}], what calls (by their
-id) came to as child tasks; `heard` [{id, by, at, text}], messages of people that it was told; `compaction` {by, turns [first, last], name, artifact}, turns that are
+id) came to as child tasks; `heard` [{id, by, at, text}], messages of people that it was told;
+`compaction` {by, turns [first, last], name, artifact}, turns that are
 no longer sent and the artifact that has them, `by` "handoff" in the first unit of a new session, or
 "model" in a unit of its own, then with `text` (the summary), `since` and `opening`.
 """
@@ -60,11 +61,11 @@ class Turn:
 
     @property
     def opens(self) -> bool:
-        """True where the model, or a person, speaks first: what was called before has its result."""
+        """True where the model or a person speaks first: whatever was called before has its result."""
         if not self.messages:
             return False
         first = self.messages[0]
-        said = [part["part_kind"] for part in first["parts"]]
+        said = [part.get("part_kind") for part in first["parts"]]
         return first["kind"] == "response" or set(said) == {"user-prompt"}
 
     @property
