@@ -61,7 +61,7 @@ class Turn:
 
     @property
     def opens(self) -> bool:
-        """True where the model or a person speaks first: whatever was called before has its result."""
+        """True where the model or a person speaks first: what was called has its result."""
         if not self.messages:
             return False
         first = self.messages[0]
