@@ -140,7 +140,7 @@ def send_message(
     return Page(transcripts.list_messages(task_id, limit=MAX_LIMIT))
 
 
-@router.delete("/{task_id}/messages/{message_id}", response=PageOut[MessageOut])
+@router.api_operation(["DELETE"], "/{task_id}/messages/{message_id}", response=PageOut[MessageOut])
 def withdraw(request: HttpRequest, task_id: UUID, message_id: int) -> Page[dict[str, Any]]:
     """Take back a message that no unit has taken so far."""
     actor = require_scope(request, OPERATE)

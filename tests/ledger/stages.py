@@ -218,11 +218,8 @@ def call(function: str, stage: Stage, **given: Any) -> Any:
         "remind_approval": lambda: overdue.remind_approval(stage.request.id),
         "decide_approval": lambda: decide(stage.request, undo=8.0),
         "undo_decision": lambda: approvals.undo_decision(stage.request.id, actor=APPROVER),
-        "cancel_task": lambda: operators.cancel_task(key, **by),
-        "stop_task": lambda: operators.stop_task(key, **by),
-        "pause_task": lambda: operators.pause_task(key, **by),
-        "resume_task": lambda: operators.resume_task(key, **by),
-        "retry_task": lambda: operators.retry_task(key, **by),
+        **{name: functools.partial(getattr(operators, name), key, **by) for name in (
+            "cancel_task", "stop_task", "pause_task", "resume_task", "retry_task")},
         "restart_task": lambda: operators.restart_task(key, to_step="a", note="once more", **by),
         "change_task": lambda: operators.change_task(key, priority=7, **by),
         "edit_output": lambda: outputs.edit_output(
