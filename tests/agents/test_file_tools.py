@@ -81,6 +81,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("read_file", {"path": "run.sh", "start": 9}, "has 1 lines"),
     ("read_file", {"path": "a" * 300}, "is too long"),
     ("read_file", {"path": "x\0y"}, "is no path"),
+    ("write_file", {"path": "src/a\nb", "text": ""}, "is no path"),
+    ("write_file", {"path": "src/a\u202eb", "text": ""}, "is no path"),
     ("write_file", {"path": "out/x", "text": ""}, "is a link to '/etc'"),
     ("write_file", {"path": "inner", "text": ""}, "is a link; name a file"),
     ("write_file", {"path": "fifo", "text": ""}, "is a device"),
@@ -113,7 +115,7 @@ def test_what_is_refused_says_what_and_the_cure_and_nothing_is_changed() -> None
         assert why in said, (name, args, said)
     denied = Event.objects.filter(task=ended.id, kind="tool_denied")
     assert "/etc/passwd' is absolute" in denied.order_by("seq")[0].data["reason"]
-    assert denied.count() == 7
+    assert denied.count() == 9
     kept = read_tree(ended)
     assert sorted(kept) == [".env", "picture", "run.sh", "src/dos.txt", "src/main.py"]
 

@@ -77,13 +77,14 @@ class Reach:
 def clean_path(path: str) -> str:
     """The path in its one form. Raises ToolFailed for one that can't be in the folder."""
     cure = "name it from the workspace's root, as list_files does"
-    shown = path[:200].encode("utf-8", "backslashreplace").decode()
+    shown = path[:200]
     if path.startswith("/"):
         raise ToolFailed(f"{shown!r} is absolute; {cure}.")
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if ".." in parts:
         raise ToolFailed(f"{shown!r} has a .. in it; {cure}.")
-    if not parts or len(path) > MAX_PATH or "\0" in path or shown != path[:200]:
+    # A name with a line end, or letters that turn the line around, looks like another one.
+    if not parts or len(path) > MAX_PATH or not path.isprintable():
         raise ToolFailed(f"{shown!r} is no path; {cure}.")
     return "/".join(parts)
 
