@@ -1,8 +1,9 @@
 """`python -m tests.agents.deadly_host NAME`: a host whose workers die in the middle of units.
 
 For each line on stdin, a number, it forks a worker that runs one unit and dies at that many
-instants from its start, or right before the checkpoint if there are fewer; 0 lets it live. The
-product knows nothing of it: `sys.monitoring` tells when one of WHERE begins or returns.
+instants from its start, if the unit has as many; of a negative one right before the checkpoint
+otherwise; 0 lets it live. The product knows nothing of it: `sys.monitoring` tells when one of the
+functions begins or returns.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def die_at(count: int) -> None:
     def strike(code: Any, *_: Any) -> None:
         nonlocal seen
         seen += 1
-        if seen >= count or code is last:
+        if seen >= abs(count) or (count < 0 and code is last):
             os.kill(os.getpid(), signal.SIGKILL)
 
     monitoring.use_tool_id(TOOL, "deadly")

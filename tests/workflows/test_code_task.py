@@ -149,8 +149,9 @@ def test_a_changed_test_and_an_open_item_are_pointed_out(record: Any) -> None:
 def test_a_git_bundle_is_taken_and_a_single_folder_is_the_root(record: Any, tmp_path: Path) -> None:
     root = tmp_path / "repository"
     for name, text in FILES.items():
-        (root / "tally-1.0").mkdir(parents=True, exist_ok=True)
+        (root / "tally-1.0" / "tally-1.0").mkdir(parents=True, exist_ok=True)
         (root / "tally-1.0" / name).write_text(text)
+    (root / "tally-1.0" / "tally-1.0" / "notes").write_text("A folder of the same name.")
     run_git(root, "init", "-q", "-b", "main")
     run_git(root, "add", "-A")
     run_git(root, "commit", "-q", "-m", "one")

@@ -55,7 +55,7 @@ class CodeTask(BaseModel):
         "", description="What is to be done, in words. The example has its own."
     )
     archive: Annotated[UUID, Field(json_schema_extra={"format": "artifact"})] | None = Field(
-        None, description="A .tar.gz, a .zip or a git bundle that was uploaded before."
+        None, description="A .tar.gz, a .zip or a git bundle."
     )
     check: Annotated[str, Field(max_length=100)] = Field(
         next(iter(BUILT_IN)),

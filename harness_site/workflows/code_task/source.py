@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 from pathlib import Path
 
 from harness_site.workflows.code_task.recorded import EXAMPLE, Recording, read_recording
@@ -44,23 +43,23 @@ def fetch_tree(ctx: Context) -> tuple[str, str]:
                 unpack_bundle(content, root, scratch, tick=ctx.check)
             else:
                 unpack(content, root)
+            lift_project(root, scratch)
     except NotFound as error:
         raise Fail(
             "archive_refused", f"input.archive: there is no upload {ctx.input.archive}"
         ) from error
     except Refused as error:
         raise Fail("archive_refused", f"input.archive: {error}.") from error
-    lift_project(root)
     return name_after(name), clean_text(name, 100)
 
 
-def lift_project(root: Path) -> None:
-    """Make the only folder of a source archive the root itself; a package stays one."""
+def lift_project(root: Path, scratch: Path) -> None:
+    """Make the only folder of a source archive the root itself; a package stays one. `scratch` is
+    a folder of the same file system."""
     entries = list(root.iterdir())
     if len(entries) != 1 or not entries[0].is_dir() or (entries[0] / "__init__.py").exists():
         return
-    # Under another name first: it may hold a folder of its own name.
-    folder = entries[0].rename(root / ".lifted-project")
+    # Out of the way first: it may hold a folder of its own name.
+    folder = entries[0].rename(scratch / "project")
     for path in folder.iterdir():
-        shutil.move(path, root / path.name)
-    folder.rmdir()
+        path.rename(root / path.name)
