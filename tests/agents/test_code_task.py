@@ -179,7 +179,7 @@ def collect(task: Task) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.timeout(1_500 if PROOF else 180)
+@pytest.mark.timeout(2_400 if PROOF else 400)
 def test_a_bug_in_a_real_package_is_mended_the_same_though_workers_die_in_every_unit(
     settings: Any, site_env: dict[str, str], tmp_path: Path
 ) -> None:
