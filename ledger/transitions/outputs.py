@@ -11,8 +11,9 @@ from django.db.models import Exists, OuterRef, Q, Subquery
 from ledger import conf, queries, states
 from ledger.errors import InvalidInput, NotEditable, NotFound
 from ledger.events import Actor, record_event, shorten_values
-from ledger.models import Approval, StepOutput, Task
+from ledger.models import Approval, Effect, StepOutput, Task
 from ledger.models.approvals import QUESTION
+from ledger.models.effects import COMPENSATED
 from ledger.transitions.approvals import void_open_approval
 from ledger.transitions.endings import explain_undone, find_undone
 from ledger.transitions.holder import forget_answer
@@ -105,12 +106,14 @@ def explain_obstacle(task: Task, seq: int) -> str:
 
 def find_obstacle(task: Task, seq: int) -> str:
     """Why the output `seq` can't be edited as `task` is now, whatever its status; empty when it
-    can. One query; one more of what was copied."""
+    can. One query; one more of what was copied, and of a task that has undone something."""
     unit = {"step_index": OuterRef("step_index"), "turn": OuterRef("turn"), "kind": QUESTION}
     asked = Approval.objects.filter(task=OuterRef("task"), round=OuterRef("round"), **unit)
     last = list_live(task.pk, Q()).reverse().values("seq")[:1]
     found = StepOutput.objects.filter(task=task, seq=seq).defer("output", "log_tail")
-    row: Any = found.annotate(asked=Exists(asked), last=Subquery(last)).first()
+    undoes = Effect.objects.filter(Q(status=COMPENSATED) | Q(undo_tries__gt=0), task=task)
+    looked = {"asked": Exists(asked), "undoes": Exists(undoes), "last": Subquery(last)}
+    row: Any = found.annotate(**looked).first()
     if row is None:
         return ""
     if row.superseded_in_round is not None:
@@ -123,7 +126,8 @@ def find_obstacle(task: Task, seq: int) -> str:
             f"people were asked about it as it is; restart from {row.step_name}, so that they "
             "are asked again"
         )
-    undone = find_undone(task, _select_before(row) | Q(seq=row.seq))
+    kept = _select_before(row) | Q(seq=row.seq)
+    undone = find_undone(task, kept) if row.undoes else None
     return "" if undone is None else explain_undone(undone, task)
 
 
