@@ -86,6 +86,28 @@ def _check_text(text: str, path: str) -> None:
         raise Unserialisable(path, "contains a lone surrogate") from None
 
 
+def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """`value`, which is JSON but for what a stranger put in it, as both databases store it: U+FFFD
+    for NUL and lone surrogates, null for NaN, and a note in the place of what is nested deeper."""
+    if _is_plain(value, depth):
+        return value
+    if isinstance(value, str):
+        return (
+            value.replace("\0", "\ufffd")
+            .encode("utf-16", "surrogatepass")
+            .decode("utf-16", "replace")
+        )
+    if isinstance(value, float):
+        return None  # the finite ones are plain
+    if isinstance(value, int):
+        return value if abs(value) < 10**1000 else "[more than 1,000 digits]"
+    if depth < 1:
+        return "[nested too deep]"
+    if isinstance(value, dict):
+        return {clean_json(key): clean_json(part, depth - 1) for key, part in value.items()}
+    return [clean_json(part, depth - 1) for part in value]
+
+
 def dump_json(value: Any, path: str = "value") -> str:
     """The canonical text of `value`: keys sorted, no spaces, ASCII. Raises Unserialisable."""
     check_json(value, path)

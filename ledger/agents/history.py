@@ -33,6 +33,7 @@ from pydantic_ai.messages import (
 )
 
 from ledger import artifacts
+from ledger.canonical import MAX_DEPTH, clean_json
 from ledger.models import Effect, StepOutput
 from ledger.models.effects import DONE
 from ledger.queries.effects import OWN
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 
 SHOWN = 4_000
 """Characters of each message where a turn is told in lines."""
+
+DEEPEST = MAX_DEPTH - 16
+"""Levels of nesting that messages may have: they lie deep in the outputs and results that hold
+them."""
 
 SUMMARY = """## What came before in this session
 
@@ -120,9 +125,10 @@ class Past:
 
 
 def dump_messages(messages: Sequence[ModelMessage]) -> list[Any]:
-    """Messages as JSON."""
+    """Messages as JSON that can be stored, whatever a model or a tool put into them."""
     dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
-    return dumped
+    found: list[Any] = clean_json(dumped, DEEPEST)
+    return found
 
 
 def load_messages(stored: Any) -> list[ModelMessage]:

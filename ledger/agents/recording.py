@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 import hashlib
 import inspect
+import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic_ai import RunContext, ToolReturn
@@ -26,6 +28,7 @@ from pydantic_ai.exceptions import (
     ToolRetryError,
 )
 from pydantic_ai.messages import (
+    ModelMessage,
     ModelRequest,
     ModelResponse,
     ToolCallPart,
@@ -34,12 +37,14 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import DeferredToolRequests, ToolDefinition, ToolDenied
+from pydantic_core import to_jsonable_python
 
 from ledger.agents.children import CHILD, MOST
 from ledger.agents.decisions import record_denial
-from ledger.agents.history import dump_messages, load_messages
+from ledger.agents.history import DEEPEST, dump_messages, load_messages
 from ledger.agents.requests import Request
 from ledger.agents.rules import Policy, Rule, Tool
+from ledger.canonical import clean_json
 from ledger.conf import load
 from ledger.errors import OutOfScope
 from ledger.models.effects import DONE
@@ -52,6 +57,13 @@ FILES_LOST = (
     "The worker was lost after that call. What came of it outside stands; what it changed in the "
     "workspace is gone, as if it had not been made."
 )
+
+UNFIT = (
+    "The arguments hold NUL, half a surrogate pair or NaN, or are nested too deep. Make the call "
+    "without."
+)
+
+STRICTNESS = ("allow", "ask", "deny")
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _KINDS = {"returned", "retry", "failed"}
@@ -119,7 +131,7 @@ class Recorder(AbstractCapability[Any]):
         """The stored answer, or the model's, which is then stored and paid."""
         if self.request.stored is None:
             with self.request.asking(request_context):
-                response = await handler(request_context)
+                response = name_calls(await handler(request_context), ctx.messages)
             opening = dump_messages(ctx.messages) if len(ctx.messages) == 1 else None
             self.request.keep(response, request_context, opening=opening)
         self.asked = True
@@ -143,8 +155,10 @@ class Recorder(AbstractCapability[Any]):
     ) -> Any:  # fmt: skip
         """What the rules say of the call; made, it is on record."""
         given = call.args_as_dict()
+        if clean_json(given, DEEPEST) != given:
+            raise ModelRetry(UNFIT)
         tool = self.policy.find(call.tool_name)
-        rule = self._judge(tool, call.tool_name, given)
+        rule = self._judge(tool, call.tool_name, list_readings(given, args, tool_def))
         decision = (
             "approved" if rule.decision == "ask" and ctx.tool_call_approved else rule.decision
         )
@@ -171,12 +185,12 @@ class Recorder(AbstractCapability[Any]):
                 return await handler(args)
         return await self._call_once(tool, call, given, lambda: handler(args))
 
-    def _judge(self, tool: Tool, name: str, args: dict[str, Any]) -> Rule:
+    def _judge(self, tool: Tool, name: str, readings: list[dict[str, Any]]) -> Rule:
         try:
             self.ctx.allow_tool(name)
         except OutOfScope as error:
             return Rule("deny", reason=str(error))
-        return tool.judge(args)
+        return max(map(tool.judge, readings), key=lambda rule: STRICTNESS.index(rule.decision))
 
     async def _call_once(
         self, tool: Tool, call: ToolCallPart, args: dict[str, Any], make: Any
@@ -217,6 +231,33 @@ class Recorder(AbstractCapability[Any]):
             about = {"id": call.tool_call_id, "tool": call.tool_name, "args": call.args_as_dict()}
             waiting.append(about | told)
         raise Waiting(waiting)
+
+
+def name_calls(response: ModelResponse, before: Sequence[ModelMessage]) -> ModelResponse:
+    """The answer with an id of its own for each call. There are providers that begin anew with
+    every answer, or leave all the same; a result finds its call by it."""
+    known = {part.tool_call_id for one in before for part in one.parts
+             if isinstance(part, ToolCallPart)}  # fmt: skip
+    parts: list[Any] = []
+    for part in response.parts:
+        if isinstance(part, ToolCallPart):
+            plain = clean_json(part.tool_call_id)
+            ids = itertools.chain([plain], (f"{plain}-{n}" for n in itertools.count(2)))
+            part = dataclasses.replace(part, tool_call_id=next(i for i in ids if i not in known))
+            known.add(part.tool_call_id)
+        parts.append(part)
+    return dataclasses.replace(response, parts=parts)
+
+
+def list_readings(given: dict[str, Any], args: Any, about: ToolDefinition) -> list[dict[str, Any]]:
+    """The arguments that the rules must let pass: as the tool gets them, where "500" is 500 and
+    what was left out has its default, and as the model wrote them."""
+    meant = to_jsonable_python(args, serialize_unknown=True)
+    if len(meant) == 1:  # a model as the only argument is written without the argument's name
+        ((name, inner),) = meant.items()
+        if isinstance(inner, dict) and name not in about.parameters_json_schema["properties"]:
+            meant = inner
+    return [meant, given]
 
 
 def name_effect(call: ToolCallPart) -> str:

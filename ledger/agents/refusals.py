@@ -24,7 +24,7 @@ BUSY = (ModelRateLimitError, ModelOverloadedError, ModelUnavailableError)
 LONGEST_WAIT = 3600.0
 """Seconds that a provider may send us away for at once; it is asked again then."""
 
-_SPAN = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
+_SPAN = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d*\.?\d+)s)?(?:(\d*\.?\d+)ms)?")
 _UNITS = (3600.0, 60.0, 1.0, 0.001)
 
 

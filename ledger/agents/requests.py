@@ -16,15 +16,21 @@ from pydantic_ai.direct import model_request
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.usage import RequestUsage
 
 from ledger.agents.history import dump_messages, load_messages
 from ledger.agents.prices import estimate_request, price_response, price_tokens
 from ledger.agents.refusals import explain_refusal
+from ledger.canonical import clean_json
 from ledger.holds import Hold
 from ledger.queries.effects import OWN
 
 if TYPE_CHECKING:
     from ledger.context import Context
+
+
+MOST_TOKENS = 10**9
+"""No request takes more; a provider that says so is not believed, and what was reserved counts."""
 
 
 class Request:
@@ -72,12 +78,13 @@ class Request:
         """Put the answer on record, with what it cost and whatever else belongs to it (JSON)."""
         assert self._hold is not None
         tokens, cost = self._most
-        if not response.usage.unmeasured_requests:
+        if is_measured(response.usage):
             tokens = (response.usage.input_tokens, response.usage.output_tokens)
             cost = price_response(response, request.model)
+        note = f"{response.model_name} {response.provider_response_id or ''}"
         spent = {
             "tokens_in": tokens[0], "tokens_out": tokens[1], "cost": str(cost),
-            "note": f"{response.model_name} {response.provider_response_id or ''}".strip(),
+            "note": clean_json(note.strip()),
         }  # fmt: skip
         told = {"response": dump_messages([response])[0], "hold": self._hold.key, "spent": spent}
         self.stored = self.ctx._finish_effect(self.said, told | more)
@@ -95,6 +102,15 @@ class Request:
         another."""
         if self.stored is not None:
             self.ctx.once(f"{self._spoils}.{self._spoiled + 1}", lambda: str(error))
+
+
+def is_measured(usage: RequestUsage) -> bool:
+    """False for a provider that does not say what the answer took, or says what can't be."""
+    counts = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens,
+              usage.cache_write_tokens)  # fmt: skip
+    if usage.unmeasured_requests or not any(counts):
+        return False
+    return all(0 <= count <= MOST_TOKENS for count in counts)
 
 
 async def send(context: ModelRequestContext) -> ModelResponse:

@@ -105,7 +105,12 @@ class Tool:
         """The rule that decides about a call."""
         if self.scope is not None and (why := self.scope(args)):
             return Rule("deny", reason=why)
-        return next((rule for rule in self.rules if rule.meets(args)), LAST)
+        try:
+            return next((rule for rule in self.rules if rule.meets(args)), LAST)
+        except Exception as error:  # of the author's predicate, on arguments of the model's choice
+            return Rule(
+                "deny", reason=f"its rules can't judge it ({type(error).__name__}: {error})"
+            )
 
 
 type Given = Tool | Rule | Sequence[Rule]

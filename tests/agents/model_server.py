@@ -28,7 +28,8 @@ TOKENS_IN, TOKENS_OUT = 100, 20
 class Reply:
     """What the model says: text, or calls of tools as (name, arguments); raw text arguments are
     sent as they are, well-formed or not. `slow` is the seconds between two pieces of the answer;
-    `before` and `after` are called around its sending, when it is paid already."""
+    `before` and `after` are called around its sending, when it is paid already; `change` is given
+    the whole of it and makes it what no provider should send."""
 
     text: str = ""
     thinking: str = ""
@@ -37,6 +38,7 @@ class Reply:
     slow: float = 0.0
     before: Callable[[Call], object] | None = None
     after: Callable[[Call], object] | None = None
+    change: Callable[[dict[str, Any]], object] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,13 +178,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _write_whole(call: Call, said: Reply) -> dict[str, Any]:
-    return {
+    whole = {
         "id": call.id, "object": "chat.completion", "created": 1_700_000_000,
         "model": call.body["model"],
         "choices": [{"index": 0, "message": {"role": "assistant", **_write_message(call, said)},
                      "finish_reason": "tool_calls" if said.calls else "stop"}],
         "usage": _write_usage(said),
     }  # fmt: skip
+    if said.change is not None:
+        said.change(whole)
+    return whole
 
 
 def _write_usage(said: Reply) -> dict[str, int]:
