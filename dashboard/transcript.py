@@ -67,6 +67,31 @@ def show_messages(task_id: UUID, status: str) -> list[dict[str, Any]]:
     return [one | {"look": MESSAGES[one["state"]], "by": called[one["by"]]} for one in found[::-1]]
 
 
+TIMES = 3
+"""The same call that fails, or brings the same, so often within the turns shown goes in circles."""
+
+
+def find_circle(turns: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """`{tool, args, times, failed}` of the call that the last turn repeats; `turns` as
+    `show_turns` gives them, newest first. None when it goes on."""
+    live = [one for one in turns if not one["superseded"]]
+    made = [
+        [(entry["tool"], entry["body"]["text"], entry["result"]["body"]["text"],
+          entry["result"]["look"].css == "is-fail")
+         for entry in turn["entries"] if entry["kind"] == "call" and entry["result"]]
+        for turn in live
+    ]  # fmt: skip
+    before = [call for calls in made for call in calls]
+    for call in made[0] if made else ():
+        # A failure is one whatever it says; what succeeds may be asked again while it changes.
+        same = [one for one in before if one[:2] == call[:2]
+                and ((call[3] and one[3]) or one[2:] == call[2:])]  # fmt: skip
+        if len(same) >= TIMES:
+            return {"tool": call[0], "args": clip(call[1])["first"], "times": len(same),
+                    "failed": call[3]}  # fmt: skip
+    return None
+
+
 def _show_turn(turn: dict[str, Any], called: Mapping[str, str]) -> dict[str, Any]:
     entries: list[dict[str, Any]] = []
     calls: dict[str, dict[str, Any]] = {}

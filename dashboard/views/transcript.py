@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 from dashboard import words
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import find_unchanged, render_page
-from dashboard.transcript import show_messages, show_turns
+from dashboard.transcript import find_circle, show_messages, show_turns
 from ledger import states, transcripts
 from ledger.access import OPERATE, READ
 from ledger.queries.paging import read_seq
@@ -31,12 +31,14 @@ def show_transcript(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     panel = "panel" in request.GET
     size = LAST if panel else PAGE
     turns = transcripts.list_latest_turns(task_id, before=before, limit=size + 1)
+    shown = show_turns(turns[:size])
     look = words.LOOKS[row.status]
     context = {
         "section": "tasks",
         "task": {"id": row.pk, "name": row.title or row.workflow, "step": row.step_name,
                  "turn": row.turn},
-        "turns": show_turns(turns[:size]),
+        "turns": shown,
+        "circle": None if before or row.status in states.FINISHED else find_circle(shown),
         "before": turns[size - 1]["seq"] if len(turns) > size else 0,
         "after": before,
         "panel": panel,

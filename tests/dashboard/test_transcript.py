@@ -247,3 +247,25 @@ def test_what_people_say_stands_above_the_turns_until_it_is_told(
     assert dora.post(place, given | {"token": "v"}).status_code == 422
     assert dora.post(path, {"text": "x"}, "application/json").status_code == 403
     assert sign_in("viewer").post(place, given).status_code == 403
+
+
+def test_the_same_call_that_fails_or_brings_the_same_three_times_is_named(
+    operator: Client, three: Workflow
+) -> None:
+    task = submit(three)
+    held = claim(three)
+
+    def play(turn: int, what: str, result: str, outcome: str = "success") -> str:
+        nonlocal held
+        asked = say(call("look", {"what": what}, f"c{turn}"))
+        back = say(give("look", result, f"c{turn}", outcome), kind="request")
+        held = store_turn(held, three, turn, asked, back)
+        return read(operator, task)
+
+    pages = [play(n, "tea", f"no {n}", "retried") for n in range(3)]
+    assert ["circles" in page for page in pages] == [False, False, True]
+    assert 'look {"what": "tea"} has failed 3 times' in pages[2]
+    pages = [play(3 + n, "state", f"{n} of 9 done") for n in range(4)]
+    assert not any("circles" in page for page in pages), "what changes may be asked again"
+    pages = [play(7 + n, "door", "shut") for n in range(3)]
+    assert "brought the same 3 times" in pages[2]
