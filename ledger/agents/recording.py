@@ -253,10 +253,11 @@ def list_readings(given: dict[str, Any], args: Any, about: ToolDefinition) -> li
     """The arguments that the rules must let pass: as the tool gets them, where "500" is 500 and
     what was left out has its default, and as the model wrote them."""
     meant = to_jsonable_python(args, serialize_unknown=True)
-    if len(meant) == 1:  # a model as the only argument is written without the argument's name
+    named = about.parameters_json_schema.get("properties")
+    if len(meant) == 1 and named is not None:
         ((name, inner),) = meant.items()
-        if isinstance(inner, dict) and name not in about.parameters_json_schema["properties"]:
-            meant = inner
+        if isinstance(inner, dict) and name not in named:
+            meant = inner  # the only argument is a model, which is written without its name
     return [meant, given]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from pydantic_ai import Tool as AgentTool
 
 from ledger.agents import allow, deny
 from ledger.agents.refusals import read_reset
@@ -88,6 +89,12 @@ def test_a_call_is_judged_as_the_tool_gets_it(tool: Any, args: str, when: Any) -
     rules = {tool.__name__: [allow(when), deny(reason="large")]}
     ended, results = play([Reply(calls=[(tool.__name__, args)]), Reply("done")], tool, tools=rules)
     assert (ended.status, results) == ("completed", ["This call is not allowed: large."])
+
+
+def test_a_tool_whose_schema_names_no_argument_is_called() -> None:
+    tool = AgentTool.from_schema(lambda **args: args, "find", "Find.", {"type": "object"})
+    ended, results = play([Reply(calls=[("find", {"by": {"a": 1}})]), Reply("done")], tool)
+    assert (ended.status, results) == ("completed", ['{"by":{"a":1}}'])
 
 
 def test_a_rule_that_breaks_on_the_arguments_denies_the_call() -> None:
