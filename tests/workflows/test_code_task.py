@@ -16,7 +16,7 @@ import pytest
 from harness_site.workflows import code_task
 from harness_site.workflows.code_task.recorded import Recording, RecordingError, read_recording
 from harness_site.workflows.code_task.source import read_example
-from ledger import artifacts
+from ledger import artifacts, bubblewrap, commands
 from ledger.errors import InvalidInput
 from ledger.events import Actor
 from ledger.models import Approval, Artifact
@@ -144,6 +144,26 @@ def test_a_changed_test_and_an_open_item_are_pointed_out(record: Any) -> None:
     assert "Tests were changed too" in question.body
     assert "(left open) Say so" in question.body
     assert question.risk == "medium"
+
+
+def test_the_review_says_whether_bubblewrap_held_the_check(record: Any) -> None:
+    """Both ways are judged: which one says whether this machine has it."""
+    outside = Path.home() / f"made-by-a-check-{os.getpid()}"
+    spy = (
+        "import contextlib\nimport unittest\n\n\nclass A(unittest.TestCase):\n"
+        "    def test_a(self):\n        with contextlib.suppress(OSError):\n"
+        f"            open({str(outside)!r}, 'w').close()\n"
+    )
+    record({"": fix_tally()})
+    try:
+        given = {"goal": "Mend.", "archive": upload(FILES | {"test_spy.py": spy})}
+        body = Approval.objects.get(task=run(code_task, given).id).body
+        fault = bubblewrap.find_fault(commands.find_path())
+        assert outside.exists() == bool(fault)
+    finally:
+        outside.unlink(missing_ok=True)
+    assert ("bubblewrap held them" in body) == (not fault)
+    assert fault.partition(":")[0][1:] in body
 
 
 def test_a_git_bundle_is_taken_and_a_single_folder_is_the_root(record: Any, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness_site.workflows.shared.originals import open_original
+from harness_site.workflows.shared.originals import make_scratch, open_original
 from harness_site.workflows.shared.tree import compare_trees, copy_tree, list_files, show_path
-from ledger import commands, linting, secrets
+from ledger import bubblewrap, commands, linting, secrets
 from ledger.commands import Check, UnknownCheck
 from ledger.context import Context
 from ledger.evaluators import Cost, EvaluatorFailed, Finding
@@ -36,12 +36,14 @@ def find_check(name: str) -> Check:
 
 
 class CheckRun(NamedTuple):
-    """How a check ended: what is wrong in a few words ("" for nothing), the end of its output, and
-    what it was cut off from while it ran."""
+    """How a check ended: what is wrong in a few words ("" for nothing), the end of its output, what
+    it was cut off from while it ran, and why it could write outside of its copy ("": it could not).
+    """
 
     problem: str
     output: str
     held: list[str]
+    fence: str
 
     def describe(self) -> str:
         """For the model."""
@@ -54,29 +56,31 @@ def run_check(ctx: Context) -> CheckRun:
     """Run the task's check on a copy of its workspace, so that what it leaves is no part of the
     work. Raises EvaluatorFailed when nothing can be said of the work."""
     name, root = ctx.input.check, ctx.workspace
-    check = find_check(name)
-    copies: list[Path] = []
+    check, path = find_check(name), commands.find_path()
+    fence = bubblewrap.find_fault(path)
+    with make_scratch(ctx) as copy:
+        copy_tree(root, copy, list_files(root))
 
-    def fill(folder: Path) -> None:
-        copy_tree(root, folder, list_files(root))
-        copies.append(folder)
+        def wrap(argv: list[str]) -> list[str]:
+            return bubblewrap.wrap_command(argv, copy, "", path, network=check.network)
 
-    try:
-        ended = commands.run_check(
-            check, None, fill=fill, secrets={one: ctx.secret(one) for one in check.secrets},
-            tick=ctx.check,
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        raise EvaluatorFailed(f"the check {name}: {error}") from error
-    output = commands.read_output(ended, secrets.mask_text).replace(f"{copies[0]}/", "")
+        try:
+            ended = commands.run_check(
+                check, copy, secrets={one: ctx.secret(one) for one in check.secrets},
+                tick=ctx.check, wrap=None if fence else wrap,
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            raise EvaluatorFailed(f"the check {name}: {error}") from error
+        output = commands.read_output(ended, secrets.mask_text).replace(f"{copy}/", "")
     output = output.strip()[-SHOWN:]
     ctx.log.info("check %s: exit code %d\n%s", name, ended.code, output)
+    held = sorted(ended.held)
     if ended.timed_out:
-        return CheckRun(f"it did not end in {check.timeout:g} s", output, sorted(ended.held))
+        return CheckRun(f"it did not end in {check.timeout:g} s", output, held, fence)
     if check.is_unusable(ended.code):
         raise EvaluatorFailed(f"the check {name} ended with exit code {ended.code}: {output}")
     problem = "" if ended.code in check.passes else f"exit code {ended.code}"
-    return CheckRun(problem, output, sorted(ended.held))
+    return CheckRun(problem, output, held, fence)
 
 
 class CheckLayer:

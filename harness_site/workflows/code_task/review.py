@@ -31,13 +31,15 @@ class Spent:
 @dataclasses.dataclass(frozen=True)
 class Work:
     """Everything a person needs to judge the work. `before` is what the check found then, "" for
-    nothing; `plan` are its items, each with whether it was ticked off."""
+    nothing; `fence` is why it could write outside of its copy, "" where it could not; `plan` are
+    the items, each with whether it was ticked off."""
 
     label: str
     goal: str
     check: str
     before: str
     held: list[str]
+    fence: str
     plan: list[tuple[str, bool]]
     summary: str
     diffs: list[FileDiff]
@@ -126,12 +128,18 @@ class Work:
         held = describe_hold(frozenset(self.held), "the checks")
         parts = [
             f"{code(self.check)} {was} before and passes now{again}; ruff finds nothing in the "
-            f"changed files that it did not find before. {held}"
+            f"changed files that it did not find before. {held} {self._tell_fence()}"
         ]
         if self.tests:
             named = ", ".join(map(code, self.tests))
             parts.append(f"**Tests were changed too:** {named}. Look at them first.")
         return parts
+
+    def _tell_fence(self) -> str:
+        if not self.fence:
+            return "They could write nowhere but into a copy of the files: bubblewrap held them."
+        fault = f"{self.fence[0].upper()}{self.fence[1:]}"
+        return f"**{escape(fault)}**, so they could write wherever the worker's user may."
 
     def _write_answer(self, answer: dict[str, Any] | None) -> str:
         if not answer:

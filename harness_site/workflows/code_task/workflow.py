@@ -90,7 +90,7 @@ def verify(ctx: Any) -> Any:
     if not verdict.passed:
         return Repair("work", verdict.feedback, **told)
     assert check.run is not None
-    return {**told, "held": check.run.held}
+    return {**told, "held": check.run.held, "fence": check.run.fence}
 
 
 @code_task.step
@@ -136,6 +136,7 @@ def _describe_work(ctx: Context) -> Work:
     return Work(
         label=progress["label"], goal=read_goal(ctx), check=ctx.input.check,
         before=progress["check_before"], held=progress["held"],
+        fence=progress.get("fence", ""),
         plan=[(item, n in ticked) for n, item in enumerate(list_items(ctx), 1)],
         summary=str(progress["work"]), diffs=diffs, restarts=ctx.round,
         model="recorded" if ctx.input.example else read_model_name(), spent=_sum_spent(ctx),
