@@ -48,6 +48,7 @@ from ledger.canonical import clean_json
 from ledger.conf import load
 from ledger.errors import OutOfScope
 from ledger.models.effects import DONE
+from ledger.outcomes import Fail
 from ledger.queries.effects import UNKNOWN
 
 if TYPE_CHECKING:
@@ -130,12 +131,28 @@ class Recorder(AbstractCapability[Any]):
     ) -> ModelResponse:
         """The stored answer, or the model's, which is then stored and paid."""
         if self.request.stored is None:
+            for native in request_context.model_request_parameters.native_tools:
+                self._require_native(native.kind)
             with self.request.asking(request_context):
                 response = name_calls(await handler(request_context), ctx.messages)
             opening = dump_messages(ctx.messages) if len(ctx.messages) == 1 else None
             self.request.keep(response, request_context, opening=opening)
         self.asked = True
         return self.request.read()
+
+    def _require_native(self, name: str) -> None:
+        """Raise Fail for a tool that the provider would run by itself, against the rules."""
+        rule = self.policy.find(name).rules[:1]
+        try:
+            self.ctx.allow_tool(name)
+        except OutOfScope as error:
+            raise Fail("provider_tool", str(error)) from None
+        if [(one.decision, one.when) for one in rule] != [("allow", None)]:
+            raise Fail(
+                "provider_tool",
+                f"The provider runs {name} by itself, so its calls can't be judged: allow() it in "
+                "tools= without a condition, or take it from the agent.",
+            )
 
     @property
     def stored(self) -> dict[str, Any] | None:

@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from pydantic_ai import Agent
+from pydantic_ai.capabilities import NativeTool
+from pydantic_ai.models.openai import OpenAIResponsesModel
+from pydantic_ai.native_tools import WebSearchTool
+from pydantic_ai.providers.openai import OpenAIProvider
 
 from ledger.agents import Tool, allow, ask, call_key, deny
 from ledger.models import Approval, Effect
 from ledger.testing import LOST, run
 from ledger.workflows import Scope
 from tests.agents.kit import make_agent, make_flow, read_transcript
-from tests.agents.model_server import ModelServer, Reply, count_answers, read_results
+from tests.agents.model_server import Fault, ModelServer, Reply, count_answers, read_results
 from tests.dashboard.conftest import make_user
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
@@ -197,3 +202,30 @@ def test_the_page_shows_the_exact_call_with_its_arguments_to_change_and_what_a_n
     assert "look runs again, and is told of your no and your comment" in page
     shown = browser.get(reverse("dashboard:task", args=[ended.id]))
     assert shown.status_code == 200
+
+
+@pytest.mark.parametrize("name", ["web_search", "*"])
+@pytest.mark.parametrize("rules", [deny(), ask(), [allow({"required": ["query"]}), deny()], []])
+def test_a_tool_that_the_provider_runs_is_not_even_offered_against_a_rule(
+    name: str, rules: Any
+) -> None:
+    ended, asked = search_by_provider({name: rules})
+    assert (ended.status, asked) == ("failed", 0)
+    assert "provider_tool: The provider runs web_search" in ended.task["error"]["message"]
+
+
+def test_a_tool_that_the_provider_runs_is_offered_where_it_is_allowed_and_in_scope() -> None:
+    assert search_by_provider({"web_search": allow(), "*": deny()})[1] > 0
+    ended, asked = search_by_provider({}, Scope(tools=["look"]))
+    assert (ended.status, asked) == ("failed", 0)
+
+
+def search_by_provider(tools: Any, scope: Scope | None = None) -> tuple[Any, int]:
+    """An agent with a search of its provider's; how many requests it made."""
+    with ModelServer(lambda body: Fault(400)) as server:
+        provider = OpenAIProvider(base_url=server.url, api_key="none")
+        model = OpenAIResponsesModel("gpt-4o-mini", provider=provider)
+        agent = Agent(model, capabilities=[NativeTool(WebSearchTool())])
+        flow = make_flow(agent, tools=tools)
+        flow.scope = scope
+        return run(flow), len(server.calls)
