@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai import ToolReturn
 from pydantic_ai.tools import DeferredToolResults, ToolApproved, ToolDenied
 
+from ledger.durability import insist_on
+from ledger.errors import EffectConflict
 from ledger.events import Actor
 from ledger.models import Effect
 from ledger.models.effects import DONE, NOT_DONE
@@ -91,10 +94,11 @@ def _settle_lost(ctx: Context, call: Mapping[str, Any], answer: Any, result: str
         if effect is None or name_state(effect, effect.task) != UNKNOWN:
             return  # settled by an earlier attempt, or on its own page
         kind, _, who = str(answer.get("by") or "system").partition(":")
-        mark_effect(
-            ctx.task_id, effect.pk, to=NOT_DONE if result is None else DONE,
-            actor=Actor(kind, who), result=result, reason="answered to the agent's question",
-        )  # fmt: skip
+        with contextlib.suppress(EffectConflict):  # settled on its page since that look
+            mark_effect(
+                ctx.task_id, effect.pk, to=NOT_DONE if result is None else DONE,
+                actor=Actor(kind, who), result=result, reason="answered to the agent's question",
+            )  # fmt: skip
 
     with ctx._write("agent_step"):
-        settle()
+        insist_on(settle, ctx.check)

@@ -22,7 +22,7 @@ OPEN_DATA = frozenset(
     "started_at worker until tokens cost reclaims reason to round by_workflow taken_from version "
     "superseded superseded_in_round approval subject risk decision expires_at title lane name key "
     "copied_from copied_to from_step outputs taken count why delay number charged consequence "
-    "replaces signal completed others then compensated".split()
+    "replaces signal completed others then compensated tool limit percent used".split()
 )
 """Of an event's data: statuses, times, names, figures. Everything else is contents."""
 
@@ -113,6 +113,8 @@ def hide_data(data: dict[str, Any]) -> dict[str, Any]:
     shown = {name: value for name, value in data.items() if name in OPEN_DATA}
     if data.get("delay") is not None:  # of a RetryLater, so in the step's own words
         shown["why"] = HIDDEN
+    if data.get("call") is not None:  # of a tool's call: a rule may quote what the model wrote
+        shown["reason"] = HIDDEN
     for name in ("before", "after"):
         if isinstance(given := data.get(name), Mapping):
             shown[name] = {key: given[key] for key in given.keys() & OPEN_COLUMNS}

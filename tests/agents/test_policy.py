@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django.test import Client
 from django.urls import reverse
 from pydantic_ai import Agent
@@ -14,9 +15,13 @@ from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.native_tools import WebSearchTool
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from ledger.agents import Tool, allow, ask, call_key, deny
+from ledger import queries
+from ledger.agents import Tool, allow, ask, call_key, deny, questions
+from ledger.calls import Call, answer_call
 from ledger.models import Approval, Effect
+from ledger.queries import HIDDEN
 from ledger.testing import LOST, run
+from ledger.transitions.effects import mark_effect
 from ledger.workflows import Scope
 from tests.agents.kit import make_agent, make_flow, read_transcript
 from tests.agents.model_server import Fault, ModelServer, Reply, count_answers, read_results
@@ -121,6 +126,19 @@ def test_what_is_denied_is_not_called_and_an_approver_cant_edit_a_call_into_it()
     ]  # fmt: skip
 
 
+def test_why_a_call_was_denied_is_shown_with_contents_only_since_it_may_quote_the_call() -> None:
+    ended = play(Till(), [("pay", {"amount": 500})], {"pay": deny(reason="500 is over 100")})
+    told = {}
+    for payload in (True, False):
+        with answer_call(Call(payload=payload)):
+            (told[payload],) = [
+                one["data"] for one in queries.list_events(ended.id).items
+                if one["kind"] == "tool_denied"
+            ]  # fmt: skip
+    assert told[True]["reason"] == "500 is over 100"
+    assert told[False] == {"tool": "pay", "reason": HIDDEN, "round": 0}
+
+
 def test_a_tool_out_of_the_workflows_scope_is_denied() -> None:
     till = Till()
     calls = [("pay", {"amount": 1}), ("look", {})]
@@ -154,6 +172,25 @@ def test_a_call_of_unknown_outcome_is_asked_about_and_never_repeated_unasked(
     lost = Effect.objects.get(name="tool.pay.req-1-0", turn=0)
     assert (lost.status, lost.marked_by) == (happened.replace(" ", "_"), "user:testing")
     assert len(set(till.keys)) == len(paid), "called again at a person's word it has another key"
+
+
+def test_an_outage_while_an_answer_settles_a_lost_call_is_no_failure_of_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    till, tries = Till(), []
+    till.breaks = 1
+
+    def mark_and_lose_the_answer(*args: Any, **named: Any) -> None:
+        tries.append(named["to"])
+        mark_effect(*args, **named)
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(questions, "mark_effect", mark_and_lose_the_answer)
+    answers = {"look": {"decision": "approve", "values": {"happened": "done"}}}
+    ended = play(till, [("pay", {"amount": 7})], {}, answers=answers)
+    assert ended.result == {"look": "Done; a person has confirmed it."}
+    assert (till.paid, tries) == ([7], ["done"])
+    assert [one["kind"] for one in ended.events].count("attempt_failed") == 1, "that of the call"
 
 
 def test_verify_says_what_came_of_a_call_and_nobody_is_asked() -> None:
