@@ -158,10 +158,11 @@ def read_past(ctx: Context) -> Past:
 
 
 def _read_turns(ctx: Context, which: dict[str, int]) -> dict[int, dict[str, Any]]:
+    unit = ctx._claimed  # by the columns of the index too, however many turns there were
     rows = StepOutput.objects.filter(
-        task=ctx.task_id, step_index=ctx._claimed.step_index, step_name=ctx.step,
+        task=ctx.task_id, step_index=unit.step_index, step_name=ctx.step,
         superseded_in_round__isnull=True, **which,
-    )  # fmt: skip  the index finds them, however many turns there were
+    )  # fmt: skip
     outputs = rows.order_by("turn").values_list("turn", "output")
     return {turn: artifacts.resolve(one, ctx.task_id)[KEY] for turn, one in outputs}
 
