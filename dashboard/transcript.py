@@ -48,7 +48,10 @@ def show_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for asked in turn["asked"].values() for one in asked if one["decided_by"]
     } | {str(one.get("by")) for turn in turns for one in turn["heard"]}  # fmt: skip
     called = shown.name_actors(actors) if actors else {}
-    return [_show_turn(turn, called) for turn in turns]
+    children = {
+        (turn["session"], str(one.get("id"))): one for turn in turns for one in turn["children"]
+    }
+    return [_show_turn(turn, called, children) for turn in turns]
 
 
 MESSAGES = {
@@ -92,7 +95,9 @@ def find_circle(turns: list[dict[str, Any]]) -> dict[str, Any] | None:
     return None
 
 
-def _show_turn(turn: dict[str, Any], called: Mapping[str, str]) -> dict[str, Any]:
+def _show_turn(
+    turn: dict[str, Any], called: Mapping[str, str], children: Mapping[Any, dict[str, Any]]
+) -> dict[str, Any]:
     entries: list[dict[str, Any]] = []
     calls: dict[str, dict[str, Any]] = {}
     seen: list[Any] = []
@@ -101,6 +106,9 @@ def _show_turn(turn: dict[str, Any], called: Mapping[str, str]) -> dict[str, Any
         parts = message.get("parts")
         for part in parts if isinstance(parts, list) else ():
             entry = _show_part(_leave_out(part, texts))
+            if entry["kind"] in {"call", "result"}:
+                child = children.get((turn["session"], entry["id"]))
+                entry["child"] = _show_child(turn, child, entry["id"])
             if entry["kind"] == "call":
                 entry |= _show_decision(turn, entry["id"], called)
                 calls[entry["id"]] = entry
@@ -121,7 +129,34 @@ def _show_turn(turn: dict[str, Any], called: Mapping[str, str]) -> dict[str, Any
         "entries": entries,
         "more": [{"name": name.replace("_", " "), "body": body} for _, name, body in more],
         "opens": turn["turn"] == turn["began"],
+        "compaction": _show_compaction(turn["compaction"]),
         "took": turn["finished_at"] - turn["started_at"],
+    }
+
+
+def _show_child(
+    turn: dict[str, Any], child: dict[str, Any] | None, call_id: str
+) -> dict[str, Any] | None:
+    """The task that a call came to; `waits` before that."""
+    if child is None:
+        waits = any(one.get("id") == call_id and "child" in one for one in turn["open"])
+        return {"waits": True} if waits and not turn["superseded"] else None
+    look = words.LOOKS.get(str(child.get("status")))
+    return {"task": child["task"], "workflow": str(child.get("workflow")), "look": look}
+
+
+def _show_compaction(told: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Which turns are no longer sent, and where they are kept."""
+    if not told:
+        return None
+    turns = told.get("turns")
+    known = isinstance(turns, list) and len(turns) == 2
+    text = told.get("text")
+    return {
+        "turns": turns if known else None,
+        "name": str(told.get("name") or "artifact"),
+        "artifact": transcripts.read_key(told.get("artifact")),
+        "body": clip(text) | {"long": True} if isinstance(text, str) else None,
     }
 
 

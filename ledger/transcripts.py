@@ -33,7 +33,7 @@ MAX_OPENED = 1_000_000
 """Bytes of a turn that stands in the artifact store; a longer one is named, not opened."""
 
 _KNOWN = frozenset(
-    "session began since messages calls spent open answers stuck heard children".split()
+    "session began since messages calls spent open answers stuck heard children compaction".split()
 )
 _COLUMNS = ("seq", "turn", "round", "worker", "fence", "started_at", "finished_at")
 
@@ -78,6 +78,7 @@ def _show_turns(task_id: UUID, rows: Iterable[StepOutput]) -> list[dict[str, Any
         turn["handoff"] = told.get(row.fence)
     _add_totals(task_id, found, turns)
     _add_questions(task_id, turns)
+    _hide_children(turns)
     return turns
 
 
@@ -95,12 +96,20 @@ def _show_turn(row: StepOutput, stored: Any) -> dict[str, Any]:
         "stuck": kept.get("stuck", 0),
         "heard": _list_dicts(kept.get("heard")),
         "children": _list_dicts(kept.get("children")),
+        "compaction": _show_compaction(kept.get("compaction")),
         "more": {name: value for name, value in kept.items() if name not in _KNOWN},
         "tokens": row.tokens,
         "cost": format_money(row.cost),
         "superseded": row.superseded_in_round is not None,
         "superseded_in_round": row.superseded_in_round,
     }
+
+
+def _show_compaction(value: Any) -> dict[str, Any] | None:
+    """Without the opening, which is sent again as it was; the artifact has it too."""
+    if not isinstance(value, dict):
+        return None
+    return {name: one for name, one in value.items() if name != "opening"}
 
 
 def _list_dicts(value: Any) -> list[dict[str, Any]]:
@@ -164,6 +173,23 @@ def _add_questions(task_id: UUID, turns: list[dict[str, Any]]) -> None:
             asked.setdefault(row.pop("payload__call"), []).append(row)
     for turn, own in zip(turns, named, strict=True):
         turn["asked"] = {key: asked[key] for key in sorted(own) if key in asked}
+
+
+def _hide_children(turns: list[dict[str, Any]]) -> None:
+    """The child tasks that the caller does not see, or that are gone, are left unnamed."""
+    named = [one for turn in turns for one in turn["children"]]
+    keys = {key for one in named if (key := read_key(one.get("task")))}
+    found = set(see_tasks().filter(pk__in=keys).values_list("pk", flat=True)) if keys else set()
+    for one in named:
+        one["task"] = key if (key := read_key(one.get("task"))) in found else None
+
+
+def read_key(value: Any) -> UUID | None:
+    """The key that a stored text is, if it is one."""
+    try:
+        return UUID(str(value))
+    except ValueError:
+        return None
 
 
 def _list_asked(turn: dict[str, Any]) -> set[str]:

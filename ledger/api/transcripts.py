@@ -48,7 +48,9 @@ class TurnOut(BaseModel):
     decided of each by rule, and `asked` by people, by the call's id.
 
     `open` are calls that wait for people or child tasks, `children` those that have ended, `heard`
-    the messages of people that it was told. In `more` stands what a newer version keeps besides.
+    the messages of people that it was told; a child that the caller does not see has no `task`.
+    `compaction` says which turns are no longer sent, and which artifact has them. In `more` stands
+    what a newer version keeps besides.
     """
 
     seq: int
@@ -63,6 +65,7 @@ class TurnOut(BaseModel):
     open: list[dict[str, Any]]
     heard: list[dict[str, Any]]
     children: list[dict[str, Any]]
+    compaction: dict[str, Any] | None
     spent: Json
     tokens: int
     cost: str

@@ -77,7 +77,7 @@ def test_every_part_is_told_and_nothing_of_it_is_run(operator: Client, three: Wo
             give("look", "no such thing", "c2", "retried"),
             {"part_kind": "retry-feedback", "content": "say more"}, kind="request"),
         "no message", say("no part"), calls=[{"id": "c1", "decision": "allow"}],
-        compaction={"artifact": "a1"},
+        compaction="of an older version", whatever={"x": "of tomorrow"},
     )  # fmt: skip
     page = operator.get(reverse("dashboard:transcript", args=[task.pk])).content.decode()
     assert "<script>alert" not in page
@@ -88,7 +88,7 @@ def test_every_part_is_told_and_nothing_of_it_is_run(operator: Client, three: Wo
     text = read(operator, task)
     for told in ("Find tea. [image/png, 300 bytes]", "Thinking", "keeps it to itself",
                  "[U+202E]fdp.exe", 'look {"what": "tea"}', 'look {"wh', "Refused by the tool",
-                 "no such thing", "of tomorrow", "say more", "no part", "compaction",
+                 "no such thing", "of tomorrow", "say more", "no part", "whatever",
                  "100 in, 20 out, $0.50; so far 120 tokens, $0.50"):  # fmt: skip
         assert told in text, told
 
@@ -148,6 +148,61 @@ def test_who_decided_of_a_call_stands_beside_it(operator: Client, three: Workflo
     text = read(operator, task)
     assert "Approved by ann, with other arguments: less" in text
     assert '"amount": 300' in text
+
+
+def test_a_call_leads_to_its_child_task_where_one_sees_it(
+    operator: Client, three: Workflow, sign_in: Callable[..., Client]
+) -> None:
+    task, near = submit(three, priority=100), submit(three)
+    far = submit(three)
+    Task.objects.filter(pk=far.pk).update(lane="far")
+    held = store_turn(
+        claim(three), three, 0, say(call("errand", {}, "c1"), call("errand", {}, "c2")),
+        open=[{"id": "c1", "child": {"workflow": "errand"}}, {"id": "c2", "child": {}}],
+    )  # fmt: skip
+    assert read(operator, task).count("Waits for its child task") == 2
+    children = [
+        {"id": key, "tool": "errand", "task": str(one.pk), "workflow": "errand", "status": status}
+        for key, one, status in (("c1", near, "completed"), ("c2", far, "dead"))
+    ] + [{"id": "c3", "task": "no id", "status": ["?"]}]
+    store_turn(
+        held, three, 1, say(give("errand", "done", "c1"), give("errand", "not", "c2", "failed"),
+                            give("errand", "not", "c3"), kind="request"), children=children,
+    )  # fmt: skip
+    text = read(operator, task)
+    assert "Waits for its child" not in text
+    for told in ("(errand): Completed", "(errand): Gave up"):
+        assert text.count(told) == 2, told  # at the call, and at its result
+    dora = sign_in("operator", "dora")
+    Reach.objects.create(user=get_user_model().objects.get(username="dora"), lanes=[task.lane])
+    for client, links in ((operator, 2), (dora, 0)):
+        page = client.get(reverse("dashboard:transcript", args=[task.pk])).content.decode()
+        place = "/tasks/{}/"
+        assert page.count(f'href="{place.format(near.pk)}"') == 2
+        assert page.count(f'href="{place.format(far.pk)}"') == links
+        listed = client.get(f"/api/v1/tasks/{task.pk}/transcript").json()["items"][1]["children"]
+        assert [one["task"] for one in listed] == [
+            str(near.pk), str(far.pk) if links else None, None
+        ]  # fmt: skip
+
+
+def test_a_compaction_is_a_line_that_leads_to_the_turns(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    held = claim(three)
+    kept = artifacts.save_artifact(held, "a-turns-0-39.json", "{}")
+    told = {"turns": [0, 39], "name": kept.name, "artifact": str(kept.pk), "opening": {"x": "OPEN"}}
+    held = store_turn(held, three, 0, compaction={"by": "model", "text": f"So {EVIL}", **told})
+    text = read(operator, task)
+    assert "Turns 0\u201339 were summarised: a-turns-0-39.json" in text
+    assert "OPEN" not in text
+    page = operator.get(reverse("dashboard:transcript", args=[task.pk])).content.decode()
+    assert f'href="{reverse("dashboard:artifact-view", args=[kept.pk])}"' in page
+    assert "<script>alert" not in page
+    listed = operator.get(f"/api/v1/tasks/{task.pk}/transcript").json()["items"][0]["compaction"]
+    assert listed["turns"] == [0, 39]
+    assert "opening" not in listed
+    store_turn(held, three, 1, compaction={"by": "handoff", "turns": "?", "artifact": "?"})
+    assert "Older turns are no longer sent: artifact" in read(operator, task)
 
 
 def test_superseded_turns_are_marked_and_sessions_lead_to_their_handoff(
