@@ -49,7 +49,9 @@ def show_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
     } | {str(one.get("by")) for turn in turns for one in turn["heard"]}  # fmt: skip
     called = shown.name_actors(actors) if actors else {}
     children = {
-        (turn["session"], str(one.get("id"))): one for turn in turns for one in turn["children"]
+        (str(turn["session"]), str(one.get("id"))): one
+        for turn in turns
+        for one in turn["children"]
     }
     return [_show_turn(turn, called, children) for turn in turns]
 
@@ -107,7 +109,7 @@ def _show_turn(
         for part in parts if isinstance(parts, list) else ():
             entry = _show_part(_leave_out(part, texts))
             if entry["kind"] in {"call", "result"}:
-                child = children.get((turn["session"], entry["id"]))
+                child = children.get((str(turn["session"]), entry["id"]))
                 entry["child"] = _show_child(turn, child, entry["id"])
             if entry["kind"] == "call":
                 entry |= _show_decision(turn, entry["id"], called)
