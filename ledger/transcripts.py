@@ -32,6 +32,9 @@ from ledger.turns import KEY
 MAX_OPENED = 1_000_000
 """Bytes of a turn that stands in the artifact store; a longer one is named, not opened."""
 
+MAX_ANSWER = 24_000_000
+"""Bytes of all such turns of an answer; from there on they are named only."""
+
 _KNOWN = frozenset(
     "session began since messages calls spent open answers stuck heard children compaction".split()
 )
@@ -126,15 +129,20 @@ def _open_values(task_id: UUID, values: Sequence[Any]) -> list[Any]:
     if any(row.task_id != task_id for row in found.values()):
         family |= set(queries.list_lineage(task_id))
     own = {key: row for key, row in found.items() if row.task_id in family}
-    return [
-        _open_value(own[key]) if key in own else value
-        for key, value in zip(keys, values, strict=True)
-    ]
+    opened: list[Any] = []
+    room = MAX_ANSWER
+    for key, value in zip(keys, values, strict=True):
+        if (row := own.get(key)) is None:
+            opened.append(value)
+        elif row.blob is None or row.blob.size > min(MAX_OPENED, room):
+            opened.append({"artifact": key})
+        else:
+            room -= row.blob.size
+            opened.append(_open_value(row))
+    return opened
 
 
 def _open_value(row: Artifact) -> Any:
-    if row.blob is None or row.blob.size > MAX_OPENED:
-        return {"artifact": str(row.pk)}
     try:
         with artifacts.open_content(row) as file:
             return json.load(file)

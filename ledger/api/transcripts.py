@@ -90,7 +90,8 @@ def list_turns(
 ) -> Page[dict[str, Any]]:
     """The turns of the task's agents, in order; `all=1` shows also those that a restart superseded.
 
-    A turn too large for an answer has no messages, and in `more` the artifact that holds it.
+    A turn too large for an answer, or for what others of it leave, has no messages, and in `more`
+    the artifact that holds it.
     """
     require_scope(request, READ)
     queries.read_revision(task_id)

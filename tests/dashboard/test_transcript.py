@@ -14,8 +14,8 @@ from django.test import Client
 from django.urls import reverse
 
 from dashboard.transcript import FRAME
-from ledger import artifacts, registry, sql
-from ledger.models import Reach, StepOutput, Task
+from ledger import artifacts, registry, sql, transcripts
+from ledger.models import Artifact, Reach, StepOutput, Task
 from ledger.sql import Claimed
 from ledger.transitions.effects import begin_effect, finish_effect
 from ledger.transitions.steering import take_messages
@@ -94,7 +94,10 @@ def test_every_part_is_told_and_nothing_of_it_is_run(operator: Client, three: Wo
 
 
 def test_five_hundred_turns_are_read_page_by_page_and_long_ones_in_part(
-    operator: Client, three: Workflow, django_assert_max_num_queries: Any
+    operator: Client,
+    three: Workflow,
+    django_assert_max_num_queries: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task = submit(three)
     held = claim(three)
@@ -126,6 +129,12 @@ def test_five_hundred_turns_are_read_page_by_page_and_long_ones_in_part(
     assert [one["turn"] for one in last["items"]] == list(range(45))
     assert last["items"][44]["messages"][0]["parts"][0]["content"].startswith("turn 44")
     assert last["items"][44]["total"] == {"tokens": 45 * 120, "cost": "22.50"}
+    monkeypatch.setattr(transcripts, "MAX_ANSWER", 250_000)
+    path = f"/api/v1/tasks/{task.pk}/transcript"
+    items = operator.get(path, {"limit": 50}).json()["items"]
+    assert [one["turn"] for one in items if not one["messages"]] == list(range(28, 45))
+    kept = Artifact.objects.get(pk=items[44]["more"]["artifact"])
+    assert kept.task_id == task.pk
 
 
 def test_who_decided_of_a_call_stands_beside_it(operator: Client, three: Workflow) -> None:
