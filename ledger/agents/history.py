@@ -137,10 +137,12 @@ def load_messages(stored: Any) -> list[ModelMessage]:
 
 
 def read_past(ctx: Context) -> Past:
-    """The present session, from the live outputs of this step."""
+    """The present session, from the live outputs of this step; a new one where an edit by a person
+    has left nothing of it."""
     last = ctx._read(lambda: _read_turns(ctx, {"turn": ctx.turn - 1}))
+    fresh = Past(session=ctx.turn, began=ctx.turn, since=ctx.turn)
     if not last:
-        return Past()
+        return fresh
     told = last[ctx.turn - 1]
     since = told.get("since", told["began"])
     rows = ctx._read(lambda: _read_turns(ctx, {"turn__gte": since}))
@@ -148,8 +150,10 @@ def read_past(ctx: Context) -> Past:
     summed = [one for row in rows.values() if (one := row.get("compaction") or {}).get("text")]
     if summed:
         opening, summary = summed[-1]["opening"], summed[-1]["text"]
-    else:
+    elif since in messages:
         opening, summary = messages[since].pop(0), ""
+    else:
+        return fresh
     return Past(
         opening=opening, summary=summary, session=told["session"], began=told["began"],
         turns=[Turn(turn, found) for turn, found in messages.items() if found], since=since,
@@ -164,7 +168,8 @@ def _read_turns(ctx: Context, which: dict[str, int]) -> dict[int, dict[str, Any]
         superseded_in_round__isnull=True, **which,
     )  # fmt: skip
     outputs = rows.order_by("turn").values_list("turn", "output")
-    return {turn: artifacts.resolve(one, ctx.task_id)[KEY] for turn, one in outputs}
+    found = {turn: artifacts.resolve(one, ctx.task_id) for turn, one in outputs}
+    return {turn: one[KEY] for turn, one in found.items() if KEY in (one or ())}
 
 
 def read_records(ctx: Context) -> dict[str, Any]:

@@ -202,7 +202,9 @@ class _Player:
             return Again(data)  # to be told of it first; what it answers then counts
         if not run.ended:
             if data[KEY]["stuck"] >= self.patience:
-                raise Fail("agent_stuck", f"{self.patience} turns in a row brought only errors.")
+                stuck = Fail("agent_stuck", f"{self.patience} turns in a row brought only errors.")
+                recorder.spoil(stuck)  # so that a retry asks the model once more
+                raise stuck
             return Again(data)
         answer = to_jsonable_python(run.output)
         data[ctx.step] = answer

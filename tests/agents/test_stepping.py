@@ -13,11 +13,15 @@ from pydantic_ai import Agent, ModelRetry
 
 from ledger.agents import Tool
 from ledger.models import Effect, Handoff, Reservation, Spend
+from ledger.registry import registered
 from ledger.testing import LOST, run
-from ledger.workflows import Repair
+from ledger.transitions.operators import retry_task
+from ledger.workflows import Fail, Repair
 from tests.agents.kit import list_parts, make_agent, make_flow, read_transcript, tell_parts
 from tests.agents.model_server import ModelServer, Reply, count_answers, read_results
 from tests.conftest import ROOT
+from tests.factories import OPERATOR
+from tests.ledger.copying import edit, find_seq, go_on
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
 
@@ -115,13 +119,40 @@ def test_what_a_tool_refuses_and_a_malformed_call_go_to_the_model_also_after_a_l
     assert "nothing" in nothing
 
 
-def test_an_agent_that_gets_nothing_but_errors_ends_the_task() -> None:
+def test_an_agent_that_gets_nothing_but_errors_ends_the_task_and_a_retry_asks_it_once_more() -> (
+    None
+):
+    better = Reply("found")
     with ModelServer(lambda body: Reply(calls=[("nothing", {})])) as server:
-        ended = run(make_flow(make_agent(server), patience=3))
-    assert (ended.status, ended.task["error"]["message"]) == (
-        "failed", "agent_stuck: 3 turns in a row brought only errors."
-    )  # fmt: skip
-    assert len(server.calls) == 3
+        flow = make_flow(make_agent(server), patience=3)
+        ended = run(flow)
+        assert (ended.status, ended.task["error"]["message"]) == (
+            "failed", "agent_stuck: 3 turns in a row brought only errors."
+        )  # fmt: skip
+        assert len(server.calls) == 3
+        server.script = lambda body: better
+        with registered(flow):
+            retry_task(ended.id, actor=OPERATOR)
+            ended = go_on(ended.id, flow)
+    assert (ended.status, ended.result) == ("completed", {"look": "found"})
+    assert (len(server.calls), Spend.objects.count()) == (4, 4)
+
+
+@pytest.mark.parametrize("turn", [0, 2])
+def test_an_agent_goes_on_when_a_person_has_edited_a_turn_away(turn: int) -> None:
+    def check(ctx: Any) -> Any:
+        raise Fail("bad", "that is wrong")
+
+    with ModelServer(count_to(2)) as server:
+        flow = make_flow(make_agent(server, note_calls()))
+        flow.step(check)
+        ended = run(flow)
+        assert (ended.status, len(server.calls)) == ("failed", 3)
+        with registered(flow):
+            edit(ended.id, find_seq(ended.id, "look", turn), {"look": "by hand"})
+            ended = go_on(ended.id, flow)
+    assert (ended.status, ended.task["error"]["message"]) == ("failed", "bad: that is wrong")
+    assert [len(call.body["messages"]) for call in server.calls[3:]] == [[2, 4, 6], []][turn // 2]
 
 
 def test_a_session_begins_with_the_goal_and_the_handoff_and_again_after_so_many_turns() -> None:
