@@ -131,7 +131,9 @@ def test_what_is_in_scope_is_fetched_within_bounds_and_what_is_not_is_denied(
     assert len(told[3]) < 41_000
     assert '"/there"' in told[4], "a redirect in scope is followed"
     assert "GET 'http://169.254.169.254/latest/meta-data' is out of scope" in told[5]
-    assert all("what may be asked is: GET http://127.0.0.1" in one for one in told[6:]), told[6:]
+    cure = f"what may be asked is: GET {base}, GET http://127.0.0.1:{other.port}"
+    assert all(cure in one for one in told[6:]), told[6:]
+    assert f"may ask: GET {base}, " in kit.about
     assert Event.objects.filter(task=ended.id, kind="tool_denied").count() == 6
     assert {one[2].get("Authorization") for one in site.seen} == {"Bearer sencha-1234"}
     assert {one[2].get("Authorization") for one in other.seen} == {None}, "no other host's secret"

@@ -67,6 +67,16 @@ class Host:
         """Its port."""
         return self.port or (443 if self.scheme == "https" else 80)
 
+    def write_authority(self, name: str) -> str:
+        """How an address of it names the host: with its port where the scheme's is another."""
+        host = f"[{name}]" if ":" in name else name
+        usual = self.number == (443 if self.scheme == "https" else 80)
+        return host if usual else f"{host}:{self.number}"
+
+    def __str__(self) -> str:
+        """What a model is told that it may ask."""
+        return f"{' '.join(self.methods)} {self.scheme}://{self.write_authority(self.name)}"
+
     def fits(self, name: str) -> bool:
         """Whether an address names it."""
         if self.name.startswith("*."):
@@ -85,13 +95,12 @@ class Target:
     @property
     def url(self) -> str:
         """The address as it is asked for."""
-        return f"{self.host.scheme}://{self._authority}{self.path}"
+        return f"{self.host.scheme}://{self.authority}{self.path}"
 
     @property
-    def _authority(self) -> str:
-        name = f"[{self.name}]" if ":" in self.name else self.name
-        usual = self.host.number == (443 if self.host.scheme == "https" else 80)
-        return name if usual else f"{name}:{self.host.number}"
+    def authority(self) -> str:
+        """What the header Host says."""
+        return self.host.write_authority(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +116,7 @@ class Answer:
 
 def find_target(hosts: Sequence[Host], method: str, url: str) -> Target:
     """Where an address leads. Raises NotSent for one out of scope, naming what is in it."""
-    known = ", ".join(f"{' '.join(one.methods)} {one.scheme}://{one.name}" for one in hosts)
-    cure = f"what may be asked is: {known}"
+    cure = f"what may be asked is: {', '.join(map(str, hosts))}"
     try:
         parts = urlsplit(url)
         name, port = (parts.hostname or "").lower(), parts.port
@@ -227,7 +235,7 @@ class _Line:
         """One request and its answer."""
         asked = http.client.HTTPConnection(target.name, target.host.number)
         asked.sock = self._socket
-        sent = {"Host": target._authority, "Accept-Encoding": "identity", "Connection": "close"}
+        sent = {"Host": target.authority, "Accept-Encoding": "identity", "Connection": "close"}
         asked.request(method, target.path, body, {**sent, **headers})
         answer = asked.getresponse()
         content = b"".join(_read_some(answer))

@@ -124,8 +124,7 @@ class _Web:
 
     def describe(self) -> str:
         """What the model is told of the kit."""
-        lines = [f"{' '.join(one.methods)} {one.scheme}://{one.name}" for one in self.hosts]
-        return f"The http tools may ask: {', '.join(lines)}."
+        return f"The http tools may ask: {', '.join(map(str, self.hosts))}."
 
     def _find(self, method: str, url: str) -> Target:
         try:
