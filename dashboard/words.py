@@ -99,6 +99,7 @@ EVENTS = {
     "limits_changed": Look("Limits changed", "idle", "is-idle"),
     "limit_warned": Look("Limit nearly used", "stall", "is-stall"),
     "tool_denied": Look("Tool call denied", "fail", "is-fail"),
+    "circling": Look("Goes in circles", "stall", "is-stall"),
     "effect_marked": Look("Effect settled by a person", "idle", "is-idle"),
     "compensating": Look("Undoes its effects", "fix", "is-fix"),
     "compensated": Look("Effect undone", "fix", "is-fix"),

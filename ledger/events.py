@@ -42,6 +42,7 @@ KINDS = frozenset(
         "limits_changed",
         "limit_warned",
         "tool_denied",
+        "circling",
         "edited",
         "effect_marked",
         "compensating",

@@ -1,9 +1,9 @@
-"""What the rules forbade, among the task's events. What they allowed stands in the unit's output,
-and what people were asked is an approval."""
+"""What the rules forbade, and an agent that goes in circles, among the task's events. What they
+allowed stands in the unit's output, and what people were asked is an approval."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ledger.canonical import clean_text
 from ledger.durability import insist_on
@@ -19,19 +19,29 @@ LONGEST = 500
 
 
 def record_denial(ctx: Context, tool: str, call: str, reason: str) -> None:
-    """Put the event down, once for a call of this unit, whichever attempt it is."""
+    """Put it down."""
+    _record_call(ctx, "tool_denied", tool=tool, call=call, reason=clean_text(reason, LONGEST))
+
+
+def record_circle(ctx: Context, circle: dict[str, Any]) -> None:
+    """Put down what `find_circle` found."""
+    _record_call(ctx, "circling", **circle)
+
+
+def _record_call(ctx: Context, kind: str, *, call: str, **data: Any) -> None:
+    """The event, once for a call of this unit, whichever attempt it is."""
     held = ctx._claimed
 
     def record() -> None:
-        with lock_held(held.lease, "denial") as (task, now):
+        with lock_held(held.lease, kind) as (task, now):
             known = Event.objects.filter(
-                task=task, kind="tool_denied", step=held.step_name, turn=held.turn,
-                data__call=call, data__round=ctx.round,
+                task=task, kind=kind, step=held.step_name, turn=held.turn, data__call=call,
+                data__round=ctx.round,
             )  # fmt: skip
             if not known.exists():
                 record_event(
-                    task, "tool_denied", Actor("worker", held.owner), now, tool=tool, call=call,
-                    reason=clean_text(reason, LONGEST), round=ctx.round,
+                    task, kind, Actor("worker", held.owner), now, call=call, round=ctx.round,
+                    **data,
                 )  # fmt: skip
                 update_row(task, {})
 

@@ -155,6 +155,31 @@ def test_an_agent_goes_on_when_a_person_has_edited_a_turn_away(turn: int) -> Non
     assert [len(call.body["messages"]) for call in server.calls[3:]] == [[2, 4, 6], []][turn // 2]
 
 
+def test_circles_are_an_event_once_whoever_is_lost() -> None:
+    answers = iter([f"no {n}" for n in range(4)] + ["shut"] * 4 + [f"{n} of 5" for n in range(5)])
+
+    def look(what: str) -> str:
+        if what == "tea":
+            raise ModelRetry(next(answers))
+        return next(answers)
+
+    plan = ["tea"] * 4 + ["door"] * 4 + ["state"] * 5
+
+    def answer(body: dict[str, Any]) -> Reply:
+        turn = count_answers(body)
+        args = [{"what": what} for what in plan]
+        return Reply(calls=[("look", args[turn])]) if turn < len(args) else Reply("done")
+
+    with ModelServer(answer) as server:
+        faults = {"look": [*[None] * 2, LOST, *[None] * 4, LOST]}
+        ended = run(make_flow(make_agent(server, look)), faults=faults)
+    assert ended.status == "completed"
+    told = [one for one in ended.events if one["kind"] == "circling"]
+    assert [(one["turn"], one["data"]["failed"], one["data"]["times"]) for one in told] == [
+        (2, True, 3), (6, False, 3)
+    ]  # fmt: skip
+
+
 def test_a_session_begins_with_the_goal_and_the_handoff_and_again_after_so_many_turns() -> None:
     with ModelServer(answer_by_age) as server:
         ended = run(

@@ -130,7 +130,7 @@ def check_questions(record: Record) -> None:
 
 HARMLESS = {"signalled", "steered", "steer_withdrawn", "steer_heard",
             "dead", "failed", "cancelled", "retried", "limits_changed",
-            "limit_warned", "tool_denied",
+            "limit_warned", "tool_denied", "circling",
             "pause_requested", "resumed", "edited", "stale_write_refused", "approval_requested",
             "approval_voted",
             "approval_decided", "approval_expired", "approval_voided", "effect_marked",
