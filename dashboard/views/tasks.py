@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
 import hashlib
 import re
 from typing import Any
@@ -49,28 +51,29 @@ def show_tasks(request: PageRequest) -> HttpResponseBase:
     if typed != {"q": given.get("q", "")}:
         kept = {name: text for name, text in given.items() if name not in {"q", "cursor"}}
         return make_redirect(request, f"{request.path}?{urlencode(kept | typed)}")
-    problem = ""
+    problem, now = "", read_server_time()
     try:
-        context = load_list(given, request.GET.get("first", ""))
+        seen = look_at(given, request.GET.get("first", ""), now)
     except InvalidInput as error:
         problem, given = str(error), {}
-        context = load_list(given, "")
-    tag = make_tag(context)
-    context |= {
+        seen = look_at(given, "", now)
+    if unchanged := find_unchanged(request, seen.tag):
+        return unchanged
+    context = load_list(given, seen, now) | {
         "section": "tasks",
         "given": given,
         "problem": problem,
-        "tag": tag,
+        "tag": seen.tag,
         "chips": list_chips(given),
         "may_start": SUBMIT in request.scopes,
         "has_demo": OPERATE in request.scopes and has_demo(),
     }
-    return find_unchanged(request, tag) or render_page(
+    return render_page(
         request,
         "dashboard/tasks.html",
         context,
         part="task-list",
-        tag=tag,
+        tag=seen.tag,
         status=422 if problem else 200,
     )
 
@@ -103,15 +106,36 @@ def say_filter(name: str, value: str) -> str:
     return VIEWS[value][0].lower() if name == "status" else value
 
 
-def load_list(given: dict[str, str], first: str) -> dict[str, Any]:
-    """The rows that match, from the row `first` on down when the page already stands at it.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """A list at a glance: what was asked for, the counts of its tabs, and its polling tag."""
 
-    New tasks are counted, not shown, so that no row moves under the pointer. Raises InvalidInput.
+    wanted: queries.TaskFilter
+    first: UUID | None
+    counts: dict[str, int]
+    tag: str
+
+
+def look_at(given: dict[str, str], first: str, now: dt.datetime) -> Seen:
+    """What a poll needs to know before anything is read in full. Raises InvalidInput.
+
+    The tag is taken before the rows are read, so what it names is never newer than what is shown.
+    Times are left out of it, as the page counts them on itself.
     """
+    wanted, cursor = read_filter(given), given.get("cursor", "")
+    top = None if cursor else read_id(first)
+    marks = queries.mark_list(wanted, now, first=top, cursor=cursor)
+    counts = queries.count_by_status(wanted)
+    tag = hashlib.sha256(repr([marks, counts]).encode()).hexdigest()[:16]
+    return Seen(wanted, top, counts, tag)
+
+
+def read_filter(given: dict[str, str]) -> queries.TaskFilter:
+    """What the list is narrowed to. Raises InvalidInput."""
     view = given.get("status", "")
     if view not in VIEWS:
         raise InvalidInput("status", f"is {view!r:.60}; choose one of the tabs.")
-    wanted = queries.TaskFilter(
+    return queries.TaskFilter(
         status=sorted(VIEWS[view][1]) if view else (),
         workflow=given.get("workflow", ""),
         lane=given.get("lane", ""),
@@ -120,14 +144,19 @@ def load_list(given: dict[str, str], first: str) -> dict[str, Any]:
         stalled="stalled" in given,
         parent=_read_parent(given.get("parent", "")),
     )
-    now = read_server_time()
-    top = read_id(first)
-    if top and not given.get("cursor"):
-        page, fresh = queries.list_from(wanted, top)
+
+
+def load_list(given: dict[str, str], seen: Seen, now: dt.datetime) -> dict[str, Any]:
+    """The rows that match, from the row `first` on down when the page already stands at it.
+
+    New tasks are counted, not shown, so that no row moves under the pointer.
+    """
+    if seen.first:
+        page, fresh = queries.list_from(seen.wanted, seen.first)
     else:
-        page, fresh = queries.list_tasks(wanted, cursor=given.get("cursor", "")), 0
+        page, fresh = queries.list_tasks(seen.wanted, cursor=given.get("cursor", "")), 0
     kept = {name: value for name, value in given.items() if name != "cursor"}
-    tabs = list_tabs(view, queries.count_by_status(wanted), kept)
+    tabs = list_tabs(given.get("status", ""), seen.counts, kept)
     return {
         "columns": COLUMNS,
         "rows": [show_row(task, now) | {"tries": say_tries(task)} for task in page.items],
@@ -157,20 +186,6 @@ def say_tries(task: dict[str, Any]) -> str:
     except (UnknownWorkflow, UnknownStep):
         return number
     return f"{number} of {step.retries + 1}"
-
-
-def make_tag(context: dict[str, Any]) -> str:
-    """Names what the list shows; times are left out, as the page counts them on itself."""
-    seen = [
-        [
-            (row["id"], row["revision"], row["look"], row["progress_report"])
-            for row in context["rows"]
-        ],
-        [tab["count"] for tab in context["tabs"]],
-        context["fresh"],
-        context["older"],
-    ]
-    return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
 
 
 def read_id(text: str) -> UUID | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import hashlib
 from typing import Any
 from urllib.parse import urlencode
@@ -23,6 +24,10 @@ from ledger.access import OPERATE, READ
 from ledger.errors import UnknownStep, UnknownWorkflow
 from ledger.models import Task
 from ledger.queries import Fleet, trouble
+
+SHOWN = (20, 10, 5)
+"""Rows of a kind, groups of it and rows of a group where all kinds are on one page; the page of the
+kind shows the rest."""
 
 OFFERED = (actions.RETRY, actions.LIMITS, actions.RESTART, actions.CANCEL)
 
@@ -64,7 +69,8 @@ def show_trouble(request: PageRequest) -> HttpResponseBase:
 
 def load_sections(chosen: str, may_act: bool) -> dict[str, Any]:
     """The tabs with their counts, and the rows or groups of each section that is shown."""
-    now = read_server_time()
+    now, reclaims = read_server_time(), conf.load().max_reclaims
+    most_rows, most_cards, most_of_card = (None, None, None) if chosen else SHOWN
     fleet = queries.load_fleet()
     unknown = queries.list_unknown(fleet)
     counts = queries.count_trouble(unknown)
@@ -72,13 +78,20 @@ def load_sections(chosen: str, may_act: bool) -> dict[str, Any]:
     for kind in KINDS:
         if chosen in ("", kind.name) and (counts[kind.name].count or chosen):
             rows = queries.list_trouble(kind.name, unknown)
-            shown = {row.pk: show_task(kind.name, row, fleet, now, may_act) for row in rows}
-            section = {"kind": kind, "count": counts[kind.name].count, "rows": shown.values()}
+            show = functools.partial(
+                show_task, kind.name, fleet=fleet, now=now, may_act=may_act, reclaims=reclaims
+            )
+            section: dict[str, Any] = {"kind": kind, "count": counts[kind.name].count, "read": rows}
             if kind.name in GROUPERS:
+                cards = GROUPERS[kind.name](rows)
                 section["cards"] = [
-                    card | {"rows": [shown[row.pk] for row in card["rows"]]}
-                    for card in GROUPERS[kind.name](rows)
+                    card | {"rows": [show(row) for row in card["rows"][:most_of_card]]}
+                    for card in cards[:most_cards]
                 ]
+                section["more_cards"] = len(cards) - len(section["cards"])
+            else:
+                section["rows"] = [show(row) for row in rows[:most_rows]]
+                section["more_rows"] = len(rows) - len(section["rows"])
             sections.append(section | {"cut": len(rows) < counts[kind.name].count})
     tabs = [("", "All", min(queries.COUNT_CAP, sum(counts[kind.name].count for kind in KINDS)))]
     tabs += [(kind.name, kind.look.label, counts[kind.name].count) for kind in KINDS]
@@ -92,7 +105,7 @@ def load_sections(chosen: str, may_act: bool) -> dict[str, Any]:
 
 
 def show_task(
-    kind: str, row: Task, fleet: Fleet, now: dt.datetime, may_act: bool
+    kind: str, row: Task, *, fleet: Fleet, now: dt.datetime, may_act: bool, reclaims: int
 ) -> dict[str, Any]:
     """A row: the task, why it is here, what comes next, and the actions that are allowed."""
     shown = show_row(queries.task_json(row, fleet, brief=True), now)
@@ -101,7 +114,7 @@ def show_task(
         "since": getattr(row, trouble.SINCE[kind]),
         "spent": words.say_money(row.used_cost),
         "next": foresee(row, now) if kind == trouble.STALLED else None,
-        "max_reclaims": conf.load().max_reclaims,
+        "max_reclaims": reclaims,
         "offers": [one for one in OFFERED if may_act and is_offered(one, row)],
     }
 
@@ -140,6 +153,7 @@ def group_ended(rows: list[Task]) -> list[dict[str, Any]]:
             "first": group.first,
             "last": group.last,
             "money": group.cost,
+            "count": group.count,
             "rows": group.rows,
         }
         for group in group_failures(rows)
@@ -160,6 +174,7 @@ def group_versions(rows: list[Task]) -> list[dict[str, Any]]:
             "first": found[0].available_at,
             "last": found[-1].available_at,
             "money": words.say_money(sum(row.used_cost for row in found)),
+            "count": len(found),
             "rows": found,
         }
         for (name, version), found in by_version.items()
@@ -173,7 +188,8 @@ def make_tag(context: dict[str, Any]) -> str:
     """Names what the sections show; ages are ticked by the page itself."""
     rows = [
         (section["kind"].name, section["count"],
-         [(row["id"], row["revision"], row["look"]) for row in section["rows"]])
+         [(row.pk, row.revision) for row in section["read"]],
+         [row["look"] for row in section.get("rows", ())])
         for section in context["sections"]
     ]  # fmt: skip
     return hashlib.sha256(repr([context["tabs"], rows]).encode()).hexdigest()[:16]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
+from django.db import connection
+from django.db.models import F
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from dashboard.views.tasks import VIEWS
 from ledger import clock, states
-from ledger.models import Task
-from ledger.transitions import operators, sweeps
+from ledger.models import Task, Worker
+from ledger.transitions import deleting, operators, sweeps
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
+from tests.dashboard.fleet import make_worker
 from tests.factories import (
     LEASE,
     OPERATOR,
@@ -211,6 +216,45 @@ def test_time_alone_changes_what_is_shown(operator: Client, three: Workflow) -> 
     assert "</svg>Stalled</span>" in poll.content.decode()
     assert Task.objects.get(pk=task.pk).status == states.RUNNING
     expire_lease(LEASE)
+
+
+def test_a_poll_misses_nothing_that_a_row_shows(operator: Client, three: Workflow) -> None:
+    """What changes between revisions, by a worker's end, by time alone, or by being deleted."""
+    make_worker(three)
+    running = Task.objects.filter(pk=submit(three).pk)
+    claim(three)
+    queued = submit(three)
+    path, tag = read_poll(operator.get("/tasks/"))
+
+    def poll() -> Any:
+        return operator.get(path, headers=PART | {"HX-PTag": tag})
+
+    running.update(beat=F("beat") + 1, lease_until=clock.now(LEASE))
+    assert poll().status_code == 304
+    changes: tuple[tuple[Callable[[], object], str], ...] = (
+        (lambda: running.update(progress_done=7, progress_total=9), "7 of 9"),
+        (lambda: running.update(progress_note="almost"), "almost"),
+        (lambda: Worker.objects.update(stopped_at=clock.now()), "</svg>No worker</span>"),
+        (lambda: running.update(lease_until=clock.now(-60)), "</svg>Lost</span>"),
+        (lambda: deleting._delete_rows(queued), 'Queued <span class="n">0</span>'),
+    )
+    for change, said in changes:
+        assert said not in operator.get(path).content.decode()
+        change()
+        answer = poll()
+        assert answer.status_code == 200
+        assert said in answer.content.decode()
+        tag = answer["HX-PTag"]
+        assert poll().status_code == 304
+
+
+def test_an_unchanged_poll_reads_no_row_in_full(operator: Client, three: Workflow) -> None:
+    submit(three)
+    path, tag = read_poll(operator.get("/tasks/"))
+    with CaptureQueriesContext(connection) as queries:
+        assert operator.get(path, headers=PART | {"HX-PTag": tag}).status_code == 304
+    assert len(queries) <= 7
+    assert not [one["sql"] for one in queries if "limit_units" in one["sql"]]
 
 
 def test_the_list_takes_few_queries(

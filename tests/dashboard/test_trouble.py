@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from dashboard.views.trouble import SHOWN
 from ledger import states
 from ledger.models import Task
 from ledger.queries import count_trouble, list_trouble, list_unknown, load_fleet, trouble
@@ -60,6 +61,37 @@ def test_a_tab_shows_its_kind_alone(operator: Client, three: Workflow) -> None:
         page = operator.get("/stalled/", {"kind": kind}).content.decode()
         assert re.findall(r'class="gsec" id="([a-z-]+)"', page) == [kind]
     assert operator.get("/stalled/", {"kind": "../x"}).status_code == 200
+
+
+def test_a_page_of_all_kinds_is_bounded_and_says_where_the_rest_is(
+    operator: Client, three: Workflow
+) -> None:
+    most, _, most_of_group = SHOWN
+    dead = [make_in(states.DEAD, three) for _ in range(most_of_group + 2)]
+    for _ in range(most + 3):
+        submit(three, stall_after=20.0)
+        claim(three)
+    make_worker(three)
+    Task.objects.filter(status=states.RUNNING).update(stall_after=-60.0)
+    text = operator.get("/stalled/").content.decode()
+    assert text.count('class="srow" id="row-') == most
+    assert text.count(' id="row-') == most + most_of_group
+    assert f"{len(dead)} tasks" in text
+    for kind, said, rows in (
+        ("stalled", "3 more", most + 3),
+        ("gave-up", f"All {len(dead)}", len(dead)),
+    ):
+        assert f'<a href="/stalled/?kind={kind}"><u>{said}</u></a>' in text
+        page = operator.get("/stalled/", {"kind": kind}).content.decode()
+        assert page.count(' id="row-') == rows
+        assert f"<u>{said}</u>" not in page
+    tag = re.search(r'hx-ptag="([^"]*)"', text)
+    assert tag
+    headers = PART | {"HX-PTag": tag[1]}
+    assert operator.get("/stalled/", headers=headers).status_code == 304
+    Task.objects.filter(pk=dead[0].pk).update(revision=99, used_cost=500_000_000)
+    assert f'id="row-{dead[0].pk}"' not in text, "the oldest is not on the page, its money is"
+    assert "$0.50" in operator.get("/stalled/", headers=headers).content.decode()
 
 
 def test_nothing_wrong_is_said_in_words(operator: Client) -> None:
