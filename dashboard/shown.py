@@ -114,6 +114,12 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
             continue
         if key in {"reason", "why", "comment"} or (key == "limit" and str(value) in words.REASONS):
             parts.append(words.REASONS.get(str(value), str(value)))
+        elif isinstance(value, dict) and key == "values":  # named by a form or a tool, not by us
+            shown = ((name, one) for name, one in value.items() if one not in (None, "", [], {}))
+            parts += [
+                f"{name}: {_tell_list(one) if isinstance(one, list) else _tell_time(one)}"
+                for name, one in shown
+            ]
         elif isinstance(value, dict):
             parts.append(summarise_data(value, limit))
         else:

@@ -47,3 +47,9 @@ def test_an_event_tells_a_limit_in_words() -> None:
     told = shown.summarise_data({"reason": "budget", "limit": "limit_cost", "max_failed": 1})
     assert told == "for its parent's budget; the money limit is used up; max failed: 1"
     assert shown.summarise_data({"limit": "units"}) == "limit: units"
+
+
+def test_an_event_tells_the_values_of_an_answer_by_their_own_names() -> None:
+    values = {"article": "tea", "count": 4, "to": "the office", "number": 7}
+    told = shown.summarise_data({"decision": "approve", "values": values, "number": 1})
+    assert told == "decision: approve; article: tea; count: 4; to: the office; number: 7"
