@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ledger.models import Reservation, Spend, Task
+from ledger.models import Event, Reservation, Spend, Task
 from tests.agents.flows import counting
 from tests.agents.kit import list_parts, read_transcript
 from tests.agents.model_server import Call, Fault, ModelServer, Reply
@@ -40,8 +40,8 @@ class Provider:
         self.rng = random.Random(seed)
         self.lock = threading.Lock()
         self.left = KILLS
-        self.struck: set[str] = set()
-        """Requests whose worker was killed while they were in flight, or just answered."""
+        self.killed: set[int] = set()
+        """Workers."""
 
     def answer(self, body: dict[str, Any]) -> Reply | Fault:
         """Whatever session asks: one more than the largest number that was noted."""
@@ -62,11 +62,11 @@ class Provider:
     def strike(self, call: Call) -> None:
         """End the worker that asks."""
         time.sleep(self.rng.random() * 0.02)
-        self.kill(call.worker, [call])
+        self.kill(call.worker)
 
-    def kill(self, pid: int, calls: list[Call]) -> None:
-        """End a worker; those of `calls` that are its own were in flight."""
-        self.struck |= {call.id for call in calls if call.worker == pid}
+    def kill(self, pid: int) -> None:
+        """End a worker."""
+        self.killed.add(pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -103,7 +103,7 @@ def kill_until_finished(provider: Provider, server: ModelServer, task: Task) -> 
         nonlocal struck
         if EVERY and time.monotonic() - struck > EVERY and server.calls:
             struck = time.monotonic()
-            provider.kill(server.calls[-1].worker, server.calls[-2:])
+            provider.kill(server.calls[-1].worker)
         return Task.objects.filter(pk=task.pk, finished_at__isnull=False).exists()
 
     wait_for("the agent is done", look, 3500 if PROOF else 110)
@@ -128,7 +128,11 @@ def judge(task: Task, provider: Provider, server: ModelServer, sink: Path) -> No
     assert sorted(spent) == sorted(said), "each answer that counts is paid once"
     assert set(said) <= paid
     lost = paid - set(said)
-    assert lost <= provider.struck, "only what was in flight at a kill is paid again"
+    last = {call.worker: call.id for call in server.calls}
+    struck = {last.get(pid) for pid in provider.killed}
+    told = [(call.id, call.worker, last[call.worker]) for call in server.calls if call.id in lost]
+    ends = list(Event.objects.filter(task=task, kind="reclaimed").values_list("data", flat=True))
+    assert lost <= struck, f"only what was in flight at a kill is paid again: {told}, {ends}"
     cut = sum(call.outcome == "cut" for call in server.calls)
     failed = Counter(call.outcome for call in server.calls)
     print(f"{len(server.calls)} requests {dict(failed)}, {len(lost)} paid in flight at a kill")  # noqa: T201
@@ -136,4 +140,4 @@ def judge(task: Task, provider: Provider, server: ModelServer, sink: Path) -> No
     assert unsettled >= len(lost) + cut, "what nobody knows goes on counting"
     assert task.used_tokens_in == 100 * len(said)
     assert provider.left == 0, "every kill that was planned came"
-    assert provider.struck, "nobody died of a request"
+    assert provider.killed, "nobody died of a request"
