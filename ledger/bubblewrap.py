@@ -20,12 +20,24 @@ TMP_BYTES = 256 * 1024**2
 PRIVATE = ("/tmp", "/var/tmp")
 
 
-@functools.cache
+_found: dict[str, str] = {}
+
+
 def find_fault(path: str) -> str:
-    """Why commands are not wrapped here; "" where they are. Found out once for a `path`."""
+    """Why commands are not wrapped here; "" where they are. Found out once for a `path`, unless the
+    machine was too busy to tell."""
+    if path not in _found:
+        fault, sure = _probe(path)
+        if not sure:
+            return fault
+        _found[path] = fault
+    return _found[path]
+
+
+def _probe(path: str) -> tuple[str, bool]:
     program = shutil.which("bwrap", path=path)
     if program is None:
-        return "bubblewrap is not installed on this worker"
+        return "bubblewrap is not installed on this worker", True
     try:
         ended = sandbox.run_confined(
             lambda report: _wrap(program, ["/bin/sh", "-c", "exit 0"], None, "", network=False),
@@ -33,9 +45,10 @@ def find_fault(path: str) -> str:
             jailer=True,
         )
     except OSError as error:
-        return f"bubblewrap can't be started on this worker: {error}"
+        return f"bubblewrap can't be started on this worker: {error}", False
     said = ended.tail.strip()[-200:] or f"exit code {ended.code}"
-    return f"bubblewrap does not work on this worker: {said}" if ended.code else ""
+    fault = f"bubblewrap does not work on this worker: {said}" if ended.code else ""
+    return fault, not ended.timed_out
 
 
 def wrap_command(

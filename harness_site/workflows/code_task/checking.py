@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,21 +125,24 @@ class LintLayer:
         root = ctx.workspace
         with open_original(ctx) as original:
             paths = [path for path in compare_trees(original, root) if path.endswith(".py")]
-            known = Counter((path, what) for path, _, what in list_findings(original, paths))
-        for path, row, what in list_findings(root, paths):
+            found = list_findings(original, paths, ctx.check)
+            known = Counter((path, what) for path, _, what in found)
+        for path, row, what in list_findings(root, paths, ctx.check):
             if known[path, what] > 0:
                 known[path, what] -= 1
             else:
                 yield Finding(what, f"{show_path(path)}:{row}")
 
 
-def list_findings(root: Path, paths: list[str]) -> list[tuple[str, int, str]]:
+def list_findings(
+    root: Path, paths: list[str], tick: Callable[[], object]
+) -> list[tuple[str, int, str]]:
     """(path, line, finding) of those of `paths` that are there. Raises EvaluatorFailed."""
     there = [path for path in paths if (root / path).is_file()]
     if not there:
         return []
     try:
-        told = linting.run_ruff(root, there, RULES, TARGET, "--output-format=json-lines")
+        told = linting.run_ruff(root, there, RULES, TARGET, "--output-format=json-lines", tick=tick)
     except linting.RuffFailed as error:
         raise EvaluatorFailed(str(error)) from error
     found = [json.loads(line) for line in told.splitlines()]
