@@ -136,8 +136,10 @@ def show_duration(ended: Sequence[Ended], span: charts.Span) -> dict[str, Any]:
     }
 
 
-def show_money(ended: Sequence[Ended], span: charts.Span) -> dict[str, Any]:
-    """What the tasks used that ended in the range."""
+def show_money(
+    ended: Sequence[Ended], unfinished: Sequence[Unfinished], span: charts.Span
+) -> dict[str, Any]:
+    """What the tasks used that ended in the range, and what those under way have used so far."""
     total, tokens = sum(one.cost for one in ended), sum(one.tokens for one in ended)
     sums = span.sum_up((one.ago, one.cost / conf.NANO) for one in ended)
     top = charts.find_top(max(sums))
@@ -145,6 +147,8 @@ def show_money(ended: Sequence[Ended], span: charts.Span) -> dict[str, Any]:
     return {
         "total": spent,
         "tokens": tokens,
+        "open": words.say_money(sum(one.cost for one in unfinished)),
+        "open_tokens": sum(one.tokens for one in unfinished),
         "says": f"Money of tasks that ended: {spent} in {RANGES[span.name]}, {grouped(tokens)} "
         "tokens",
         "ticks": span.list_ticks(),
@@ -235,7 +239,7 @@ def load_overview(span: charts.Span) -> dict[str, Any]:
         ),
         "throughput": show_throughput(ended, unfinished, span),
         "time": show_duration(ended, span),
-        "money": show_money(ended, span),
+        "money": show_money(ended, unfinished, span),
         "trials": queries.count_trials(span.seconds),
         "repairs": sum(one.repairs for one in ended),
         "workers": show_workers(workers, unfinished),

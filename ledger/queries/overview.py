@@ -37,7 +37,8 @@ class Ended:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A task under way: how long ago it was submitted and first claimed, and who holds it."""
+    """A task under way: how long ago it was submitted and first claimed, who holds it, and what it
+    has used so far."""
 
     submitted: float
     started: float | None
@@ -45,6 +46,8 @@ class Unfinished:
     workflow: str
     version: str
     owner: str
+    cost: int
+    tokens: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +87,8 @@ def list_unfinished() -> list[Unfinished]:
         Unfinished(*row)
         for row in _read_rows(
             f"SELECT {_seconds_ago('created_at')}, {_seconds_ago('started_at')}, status, "
-            "workflow, workflow_version, lease_owner FROM longwatch_task "
+            "workflow, workflow_version, lease_owner, used_cost, used_tokens_in + used_tokens_out "
+            "FROM longwatch_task "
             f"WHERE status IN ({marks}){lanes} LIMIT {COUNT_CAP}",
             [*sorted(states.UNFINISHED), *values],
         )

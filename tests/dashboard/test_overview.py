@@ -87,6 +87,16 @@ def test_the_range_bounds_what_is_counted(operator: Client, three: Workflow) -> 
     assert "2 finished</b>" in operator.get("/", {"range": "for ever"}).content.decode()
 
 
+def test_what_tasks_under_way_have_used_is_told_apart(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    Task.objects.filter(pk=task.pk).update(
+        used_cost=1_500_000_000, used_tokens_in=1_000, used_tokens_out=234
+    )
+    text = operator.get("/").content.decode()
+    assert "0 tokens, of tasks that ended" in text
+    assert "Under way so far: $1.50, 1,234 tokens" in text
+
+
 def test_failures_that_are_alike_are_one_group(operator: Client, three: Workflow) -> None:
     for _ in range(3):
         make_in(states.DEAD, three)

@@ -202,7 +202,7 @@ def test_a_compaction_is_a_line_that_leads_to_the_turns(operator: Client, three:
     told = {"turns": [0, 39], "name": kept.name, "artifact": str(kept.pk), "opening": {"x": "OPEN"}}
     held = store_turn(held, three, 0, compaction={"by": "model", "text": f"So {EVIL}", **told})
     text = read(operator, task)
-    assert "Turns 0\u201339 were summarised: a-turns-0-39.json" in text
+    assert "Turns 0\u201339 are summarised: a-turns-0-39.json" in text
     assert "OPEN" not in text
     page = operator.get(reverse("dashboard:transcript", args=[task.pk])).content.decode()
     assert f'href="{reverse("dashboard:artifact-view", args=[kept.pk])}"' in page

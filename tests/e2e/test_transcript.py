@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ledger import registry
 from ledger.transitions.effects import begin_effect
 from ledger.workflows import Workflow
 from tests.dashboard.test_transcript import EVIL, call, give, say, store_turn
@@ -40,6 +41,29 @@ def test_a_transcript_is_followed_and_what_was_opened_stays_open(
         page.wait_for_url("**/transcript/")
         for fold in page.locator(".turn summary").all():
             fold.click()
+        assert find_faults(page) == []
+        page.set_viewport_size({"width": 320, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+def test_axe_finds_nothing_in_a_circle_and_the_dialog_that_breaks_it(
+    open_page: OpenPage, three: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(three.steps[0].fn, registry.AGENT, True, raising=False)
+    task = submit(three)
+    held = claim(three)
+    for turn in range(3):
+        held = store_turn(
+            held, three, turn, say(call("look", {"what": "w" * 90}, f"c{turn}")),
+            say(give("look", LONG, f"c{turn}", "failed"), kind="request"),
+            compaction={"turns": [0, turn], "name": "w" * 90, "text": LONG},
+        )  # fmt: skip
+    with open_page("operator") as page:
+        page.goto(f"/tasks/{task.id}/transcript/")
+        page.get_by_text("It goes in circles").wait_for()
+        assert find_faults(page) == []
+        page.get_by_role("button", name="Tell the agent").click()
+        page.wait_for_selector("#dialog[open]")
         assert find_faults(page) == []
         page.set_viewport_size({"width": 320, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= 320
