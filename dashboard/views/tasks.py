@@ -6,7 +6,8 @@ import dataclasses
 import datetime as dt
 import hashlib
 import re
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -35,36 +36,63 @@ VIEWS: dict[str, tuple[str, frozenset[str]]] = {
     states.COMPLETED: ("Completed", frozenset({states.COMPLETED})),
     states.CANCELLED: ("Cancelled", frozenset({states.CANCELLED})),
 }
-FILTERS = ("status", "workflow", "lane", "tag", "stalled", "parent", "q")
-FIELDS = (*FILTERS, "cursor")
+SHOWN = tuple(name for name in queries.FILTERS if name != "q")
+KEYS = tuple(pre + name for name in SHOWN for pre in ("", queries.NOT))
+MAX_FILTERS = 30
+MAX_TEXT = 200
 COLUMNS = ("Status", "Task", "Step", "Progress", "Age", "Money", "Attempt", "Worker")
 
-_TYPED = re.compile(r'(?<!\S)(status|workflow|lane|tag|stalled|parent):("[^"]*"|\S*)')
+_WORD = re.compile(r'-?[A-Za-z_]+:"[^"]*"|"[^"]*"|\S+')
+_TYPED = re.compile(r"(-?)([A-Za-z_]+):(.*)", re.DOTALL)
+
+type Pair = tuple[str, str]
+"""A filter: its key, with `not_` before it when it excludes, and its value."""
+
+
+class Entry(NamedTuple):
+    """What stands in the search field."""
+
+    typed: list[Pair]
+    """Filters: they go into the address, one by one."""
+    rest: str
+    """What stays in the field."""
+    words: str
+    """The text that is searched for."""
+    problems: list[str]
 
 
 @require_safe
 @allow(READ)
 def show_tasks(request: PageRequest) -> HttpResponseBase:
-    """The list, or for a poll its body alone. A bad filter is answered on the page."""
-    given = {name: request.GET[name] for name in FIELDS if request.GET.get(name)}
-    typed = read_typed(given.get("q", ""))
-    if typed != {"q": given.get("q", "")}:
-        kept = {name: text for name, text in given.items() if name not in {"q", "cursor"}}
-        return make_redirect(request, f"{request.path}?{urlencode(kept | typed)}")
-    problem, now = "", read_server_time()
+    """The list, or for a poll its body alone. A bad filter is left out, and the page says so."""
+    entry = read_entry(request.GET.get("q", ""))
+    given = [
+        (key, text) for key in KEYS for text in dict.fromkeys(request.GET.getlist(key)) if text
+    ]
+    if entry.typed:
+        query = [*given, *entry.typed, *([("q", entry.rest)] if entry.rest else [])]
+        return make_redirect(request, f"{request.path}?{urlencode(query)}")
+    pairs, wrong = check_filters(given)
+    if entry.words:
+        pairs.append(("q", entry.words))
+    problems, cursor = entry.problems + wrong, request.GET.get("cursor", "")
+    now = read_server_time()
     try:
-        seen = look_at(given, request.GET.get("first", ""), now)
+        seen = look_at(pairs, cursor, request.GET.get("first", ""), now)
     except InvalidInput as error:
-        problem, given = str(error), {}
-        seen = look_at(given, "", now)
+        problems, cursor = [*problems, str(error)], ""
+        seen = look_at(pairs, "", "", now)
     if unchanged := find_unchanged(request, seen.tag):
         return unchanged
-    context = load_list(given, seen, now) | {
+    context = load_list(pairs, cursor, seen, now) | {
         "section": "tasks",
-        "given": given,
-        "problem": problem,
+        "kept": [pair for pair in pairs if pair[0] != "q"],
+        "entry": entry.rest,
+        "cursor": cursor,
+        "problems": problems,
+        "names": SHOWN,
         "tag": seen.tag,
-        "chips": list_chips(given),
+        "chips": list_chips(pairs),
         "may_start": SUBMIT in request.scopes,
         "has_demo": OPERATE in request.scopes and has_demo(),
     }
@@ -74,36 +102,76 @@ def show_tasks(request: PageRequest) -> HttpResponseBase:
         context,
         part="task-list",
         tag=seen.tag,
-        status=422 if problem else 200,
+        status=422 if problems else 200,
     )
 
 
-def read_typed(text: str) -> dict[str, str]:
-    """The filters that were typed into the search field (`lane:night`), and the rest as `q`."""
-    found = {name: value.strip('"') for name, value in _TYPED.findall(text)}
-    if not any(found.values()):
-        return {"q": text}
-    rest = " ".join(_TYPED.sub(" ", text).split())
-    return {name: value for name, value in found.items() if value} | ({"q": rest} if rest else {})
+def read_entry(text: str) -> Entry:
+    """Filters (`lane:night`, `-tag:"two words"`) and text; quotes make text of anything."""
+    entry, rest, words = Entry([], "", "", []), [], []
+    for word in _WORD.findall(text.replace("\0", "")[:MAX_TEXT]):
+        sign, name, value = found.groups() if (found := _TYPED.fullmatch(word)) else ("", "", "")
+        value = value.strip('"')
+        if name in SHOWN and value:
+            entry.typed.append(((queries.NOT if sign else "") + name, value))
+            continue
+        rest.append(word)
+        if name in SHOWN:
+            entry.problems.append(f"{word} has no value; write it behind the colon.")
+        elif value:
+            known = ", ".join(SHOWN)
+            entry.problems.append(
+                f"{word:.60} is no filter; put it in quotes to search for it, or use {known}."
+            )
+        else:
+            words.append(word.replace('"', ""))
+    return entry._replace(rest=" ".join(rest), words=" ".join(filter(None, words)))
 
 
-def list_chips(given: dict[str, str]) -> list[dict[str, str]]:
+def check_filters(given: list[Pair]) -> tuple[list[Pair], list[str]]:
+    """(those that can be used, what is wrong with the others)."""
+    good, problems = [], []
+    for key, value in given[:MAX_FILTERS]:
+        try:
+            if "\0" in value or len(value) > MAX_TEXT:
+                raise InvalidInput(key, f"takes up to {MAX_TEXT} characters of text.")
+            queries.match_filter(key, [value])
+            good.append((key, value))
+        except InvalidInput as error:
+            problems.append(f"{say_key(key)}: {error.reason}")
+    if len(given) > MAX_FILTERS:
+        problems.append(f"{len(given)} filters are given; {MAX_FILTERS} are the most.")
+    return good, problems
+
+
+def say_key(key: str) -> str:
+    """A key as it is typed: `lane`, `-lane`."""
+    return key.replace(queries.NOT, "-", 1) if key.startswith(queries.NOT) else key
+
+
+def list_chips(pairs: list[Pair]) -> list[dict[str, str]]:
     """Each filter that is on, with the query of the list without it."""
-    names = [name for name in FILTERS if name in given]
-    kept = {name: given[name] for name in names}
     return [
         {
-            "name": "text" if name == "q" else name,
-            "value": "" if name == "stalled" else say_filter(name, given[name]),
-            "without": urlencode({key: text for key, text in kept.items() if key != name}),
+            "name": "text" if key == "q" else key.replace("_", " "),
+            "value": say_value(key, value),
+            "without": write_query(other for other in pairs if other != (key, value)),
         }
-        for name in names
+        for key, value in pairs
     ]
 
 
-def say_filter(name: str, value: str) -> str:
+def say_value(key: str, value: str) -> str:
     """The value of a filter as a person reads it."""
-    return VIEWS[value][0].lower() if name == "status" else value
+    if key.endswith("stalled"):
+        return ""
+    return VIEWS[value][0].lower() if key.endswith("status") else value
+
+
+def write_query(pairs: Iterable[Pair], *more: Pair) -> str:
+    """The query of the list so narrowed; text that looks like a filter is quoted again."""
+    quoted = [(key, f'"{text}"' if key == "q" and ":" in text else text) for key, text in pairs]
+    return urlencode([*quoted, *more])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,13 +184,13 @@ class Seen:
     tag: str
 
 
-def look_at(given: dict[str, str], first: str, now: dt.datetime) -> Seen:
+def look_at(pairs: list[Pair], cursor: str, first: str, now: dt.datetime) -> Seen:
     """What a poll needs to know before anything is read in full. Raises InvalidInput.
 
     The tag is taken before the rows are read, so what it names is never newer than what is shown.
     Times are left out of it, as the page counts them on itself.
     """
-    wanted, cursor = read_filter(given), given.get("cursor", "")
+    wanted = queries.TaskFilter(pairs).bound_search()
     top = None if cursor else read_id(first)
     marks = queries.mark_list(wanted, now, first=top, cursor=cursor)
     counts = queries.count_by_status(wanted)
@@ -130,23 +198,7 @@ def look_at(given: dict[str, str], first: str, now: dt.datetime) -> Seen:
     return Seen(wanted, top, counts, tag)
 
 
-def read_filter(given: dict[str, str]) -> queries.TaskFilter:
-    """What the list is narrowed to. Raises InvalidInput."""
-    view = given.get("status", "")
-    if view not in VIEWS:
-        raise InvalidInput("status", f"is {view!r:.60}; choose one of the tabs.")
-    return queries.TaskFilter(
-        status=sorted(VIEWS[view][1]) if view else (),
-        workflow=given.get("workflow", ""),
-        lane=given.get("lane", ""),
-        tag=given.get("tag", ""),
-        q=given.get("q", "")[:200],
-        stalled="stalled" in given,
-        parent=_read_parent(given.get("parent", "")),
-    )
-
-
-def load_list(given: dict[str, str], seen: Seen, now: dt.datetime) -> dict[str, Any]:
+def load_list(pairs: list[Pair], cursor: str, seen: Seen, now: dt.datetime) -> dict[str, Any]:
     """The rows that match, from the row `first` on down when the page already stands at it.
 
     New tasks are counted, not shown, so that no row moves under the pointer.
@@ -154,25 +206,22 @@ def load_list(given: dict[str, str], seen: Seen, now: dt.datetime) -> dict[str, 
     if seen.first:
         page, fresh = queries.list_from(seen.wanted, seen.first)
     else:
-        page, fresh = queries.list_tasks(seen.wanted, cursor=given.get("cursor", "")), 0
-    kept = {name: value for name, value in given.items() if name != "cursor"}
-    tabs = list_tabs(given.get("status", ""), seen.counts, kept)
+        page, fresh = queries.list_tasks(seen.wanted, cursor=cursor), 0
+    matching = sum(seen.counts[status] for status in seen.wanted.list_statuses())
+    standing = [("cursor", cursor)] if cursor else []
+    if page.items:
+        standing.append(("first", page.items[0]["id"]))
     return {
         "columns": COLUMNS,
         "rows": [show_row(task, now) | {"tries": say_tries(task)} for task in page.items],
-        "tabs": tabs,
-        "matching": next(tab["count"] for tab in tabs if tab["current"]),
+        "tabs": list_tabs(pairs, seen.counts),
+        "matching": min(matching, queries.COUNT_CAP),
+        "bounded": queries.SEARCHED if seen.wanted.since else 0,
         "fresh": fresh,
-        "here": urlencode(kept),
-        "older": urlencode(kept | {"cursor": page.next_cursor}) if page.next_cursor else "",
-        "poll": urlencode(given | ({"first": page.items[0]["id"]} if page.items else {})),
+        "here": write_query(pairs),
+        "older": write_query(pairs, ("cursor", page.next_cursor)) if page.next_cursor else "",
+        "poll": write_query(pairs, *standing),
     }
-
-
-def _read_parent(text: str) -> UUID | None:
-    if text and read_id(text) is None:
-        raise InvalidInput("parent", f"is {text!r:.60}; it takes a task's id.")
-    return read_id(text)
 
 
 def say_tries(task: dict[str, Any]) -> str:
@@ -196,15 +245,16 @@ def read_id(text: str) -> UUID | None:
         return None
 
 
-def list_tabs(view: str, counts: dict[str, int], kept: dict[str, str]) -> list[dict[str, Any]]:
+def list_tabs(pairs: list[Pair], counts: dict[str, int]) -> list[dict[str, Any]]:
     """A tab for each of VIEWS: its count is of what it opens, the other filters kept."""
-    others = {key: value for key, value in kept.items() if key != "status"}
+    chosen = [pair for pair in pairs if pair[0] in {"status", queries.NOT + "status"}]
+    others = [pair for pair in pairs if pair not in chosen]
     return [
         {
             "label": label,
-            "current": name == view,
+            "current": chosen == ([("status", name)] if name else []),
             "count": min(sum(counts[status] for status in statuses), queries.COUNT_CAP),
-            "query": urlencode(others | ({"status": name} if name else {})),
+            "query": write_query(others, *([("status", name)] if name else [])),
         }
         for name, (label, statuses) in VIEWS.items()
     ]

@@ -161,3 +161,39 @@ class AnswerIn(Request):
     digest: str
     values: dict[str, Json] | None = None
     comment: str = ""
+
+
+class FilterIn(BaseModel):
+    """What a list of tasks is narrowed to, as it stands in its address."""
+
+    status: list[str] = []
+    workflow: list[str] = []
+    lane: list[str] = []
+    tag: list[str] = []
+    worker: list[str] = []
+    owner: list[str] = []
+    error: list[str] = []
+    parent: list[str] = []
+    created: list[str] = []
+    started: list[str] = []
+    finished: list[str] = []
+    not_status: list[str] = []
+    not_workflow: list[str] = []
+    not_lane: list[str] = []
+    not_tag: list[str] = []
+    not_worker: list[str] = []
+    not_owner: list[str] = []
+    not_error: list[str] = []
+    not_parent: list[str] = []
+    stalled: bool = False
+    q: str = ""
+
+    def list_pairs(self) -> list[tuple[str, str]]:
+        """(key, value) of each filter that is given."""
+        pairs = [("stalled", "yes")] if self.stalled else []
+        for key, given in self.model_dump(exclude={"stalled"}).items():
+            values = [given] if isinstance(given, str) else given
+            if key.endswith("status"):
+                values = [part for value in values for part in value.split(",")]
+            pairs += [(key, value) for value in values if value]
+        return pairs

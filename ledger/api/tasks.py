@@ -19,6 +19,7 @@ from ledger.api.bodies import (
     ChangeLimitsIn,
     DeleteDemoIn,
     EditOutputIn,
+    FilterIn,
     ForkIn,
     MarkEffectIn,
     RepairIn,
@@ -114,27 +115,15 @@ def _read_submission(body: SubmitIn) -> dict[str, Any]:
 @router.get("", response=PageOut[TaskBrief])
 def list_tasks(
     request: HttpRequest,
-    status: Annotated[list[str], Query()] = [],  # noqa: B006  read by the framework, never changed
-    workflow: str = "",
-    lane: str = "",
-    tag: str = "",
-    q: str = "",
-    stalled: bool = False,
-    parent: UUID | None = None,
+    filters: Query[FilterIn],
     limit: int = DEFAULT_LIMIT,
     cursor: str = "",
 ) -> Page[dict[str, Any]]:
-    """Tasks, newest first. `status` may stand several times or hold a comma-separated list."""
+    """Tasks, newest first. A filter may stand several times: any of its values, with `not_` none
+    of them. `status` takes comma-separated lists too; ages are `<2h` (since then) or `>2h`.
+    """
     require_scope(request, READ)
-    wanted = TaskFilter(
-        status=[part for value in status for part in value.split(",") if part],
-        workflow=workflow,
-        lane=lane,
-        tag=tag,
-        q=q,
-        stalled=stalled,
-        parent=parent,
-    )
+    wanted = TaskFilter(filters.list_pairs())
     return queries.list_tasks(wanted, limit=limit, cursor=cursor)
 
 

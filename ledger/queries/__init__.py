@@ -15,6 +15,7 @@ from ledger.queries.artifacts import (
     show_artifact,
 )
 from ledger.queries.effects import list_effects, list_latest_effects
+from ledger.queries.filters import FILTERS, NOT, SEARCHED, TaskFilter, match_filter
 from ledger.queries.fleet import (
     Fleet,
     build_fleet,
@@ -66,7 +67,6 @@ from ledger.queries.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from ledger.queries.seen import HIDDEN, require_family, require_payload
 from ledger.queries.tasks import (
     COUNT_CAP,
-    TaskFilter,
     count_by_status,
     find_task,
     list_children,
@@ -101,9 +101,12 @@ from ledger.queries.trouble import (
 __all__ = [
     "COUNT_CAP",
     "DEFAULT_LIMIT",
+    "FILTERS",
     "HIDDEN",
     "MAX_LIMIT",
     "MAX_UNITS",
+    "NOT",
+    "SEARCHED",
     "STOP_AFTER",
     "Attempt",
     "Ended",
@@ -175,6 +178,7 @@ __all__ = [
     "load_fleet",
     "make_tag",
     "mark_list",
+    "match_filter",
     "may_stop",
     "name_artifacts",
     "name_callers",

@@ -13,9 +13,10 @@ from django.db import connection
 
 from ledger import clock, states
 from ledger.models import Task, Worker
+from ledger.queries.filters import IsStalled
 from ledger.queries.fleet import is_live
 from ledger.queries.seen import hide_error, see_tasks, write_lanes
-from ledger.queries.tasks import COUNT_CAP, IsStalled
+from ledger.queries.tasks import COUNT_CAP
 
 FAILURES_READ = 500
 """Failed and dead tasks that are grouped; the last ones, as older ones repeat them."""

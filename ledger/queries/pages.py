@@ -16,11 +16,12 @@ from ledger.errors import NotFound, TaskNotFound
 from ledger.models import Event, StepOutput, Task
 from ledger.models.approvals import OPEN
 from ledger.queries.approvals import TASK_COLUMNS
+from ledger.queries.filters import IsStalled, TaskFilter
 from ledger.queries.fleet import load_fleet
 from ledger.queries.history import show_event, show_outputs
 from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
 from ledger.queries.seen import hide_text, see_approvals, see_tasks
-from ledger.queries.tasks import COUNT_CAP, LARGE, IsStalled, TaskFilter, task_json
+from ledger.queries.tasks import COUNT_CAP, LARGE, task_json
 
 MAX_WAITING = 200
 """Approvals on one page; they are sorted by what expires first, so the rest can wait its turn."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 from collections import Counter
 from collections.abc import Sequence
@@ -10,24 +9,15 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import (
-    BooleanField,
-    Case,
-    CharField,
-    Count,
-    Expression,
-    Q,
-    QuerySet,
-    Value,
-    When,
-)
+from django.db.models import Case, CharField, Count, Expression, Value, When
 
 from ledger import clock, states
 from ledger.canonical import clean_text
 from ledger.conf import format_money
-from ledger.errors import InvalidInput, TaskNotFound
+from ledger.errors import TaskNotFound
 from ledger.limits import describe_limits, describe_reserved, describe_used
 from ledger.models import Task
+from ledger.queries.filters import IsStalled, TaskFilter
 from ledger.queries.fleet import Fleet, load_fleet
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, page_newest
 from ledger.queries.seen import hide_error, hide_text, hide_value, see_tasks
@@ -55,40 +45,6 @@ _REASONS = {
 }
 
 
-class IsStalled(Expression):
-    """True for a running task with no progress for its own `stall_after` seconds."""
-
-    output_field = BooleanField()
-    conditional = True
-
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
-        """The comparison, by the database's clock."""
-        line = clock.fragment(connection.vendor, "-longwatch_task.stall_after").replace("%", "%%")
-        return (
-            f"(longwatch_task.status = '{states.RUNNING}' "
-            f"AND longwatch_task.last_progress_at < {line})"
-        ), ()
-
-
-class HasTag(Expression):
-    """True when the task's list of tags holds `tag`."""
-
-    output_field = BooleanField()
-    conditional = True
-
-    def __init__(self, tag: str) -> None:
-        super().__init__()
-        self.tag = tag
-
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
-        """A JSON operator on PostgreSQL, a table function on SQLite."""
-        if connection.vendor == "postgresql":
-            return "jsonb_exists(longwatch_task.tags, %s)", (self.tag,)
-        return (
-            "EXISTS (SELECT 1 FROM json_each(longwatch_task.tags) AS tag WHERE tag.value = %s)"
-        ), (self.tag,)
-
-
 class Later(Expression):
     """A value that is put in after the statement was compiled: it stands among the parameters."""
 
@@ -97,45 +53,6 @@ class Later(Expression):
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         """A placeholder, whose parameter is a Later."""
         return "%s", (self,)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TaskFilter:
-    """What a list is narrowed to; an empty field narrows nothing.
-
-    `q` is an id, or a part of the title or of the workflow's name.
-    """
-
-    status: Sequence[str] = ()
-    workflow: str = ""
-    lane: str = ""
-    tag: str = ""
-    q: str = ""
-    stalled: bool = False
-    parent: UUID | None = None
-
-    def apply(self, rows: QuerySet[Task]) -> QuerySet[Task]:
-        """`rows` narrowed. Raises InvalidInput for an unknown status."""
-        unknown = [status for status in self.status if status not in states.STATUSES]
-        if unknown:
-            known = ", ".join(states.STATUSES)
-            raise InvalidInput("status", f"is {unknown[0]!r:.60}; it takes one of {known}.")
-        if self.status:
-            rows = rows.filter(status__in=self.status)
-        if self.workflow:
-            rows = rows.filter(workflow=self.workflow)
-        if self.lane:
-            rows = rows.filter(lane=self.lane)
-        if self.tag:
-            rows = rows.filter(HasTag(self.tag))
-        if self.stalled:
-            # Says the status again, so that the few running rows are found by their index.
-            rows = rows.filter(IsStalled(), status=states.RUNNING)
-        if self.parent is not None:
-            rows = rows.filter(parent_id=self.parent)
-        if self.q:
-            rows = rows.filter(_match_text(self.q.strip()))
-        return rows
 
 
 def find_task(task_id: UUID) -> Task:
@@ -216,22 +133,27 @@ def show_tasks(keys: Sequence[UUID]) -> list[dict[str, Any]]:
 
 def list_stalled(limit: int = DEFAULT_LIMIT) -> list[dict[str, Any]]:
     """The running tasks without progress, the longest silent first."""
-    rows = TaskFilter(stalled=True).apply(see_tasks().annotate(stalled=IsStalled()).defer(*LARGE))
+    rows = TaskFilter([("stalled", "yes")]).apply(
+        see_tasks().annotate(stalled=IsStalled()).defer(*LARGE)
+    )
     rows, fleet = rows.order_by("last_progress_at", "pk"), load_fleet()
     return [task_json(row, fleet, brief=True) for row in rows[: clamp_limit(limit)]]
 
 
 def count_by_status(wanted: TaskFilter | None = None) -> dict[str, int]:
     """Status -> number of tasks that match `wanted`, whatever its status; each up to COUNT_CAP."""
-    narrowed = dataclasses.replace(wanted or TaskFilter(), status=())
-    rows = narrowed.apply(see_tasks().filter(status=Later())).order_by()
-    sql, given = rows.values_list(Value(1))[:COUNT_CAP].query.sql_with_params()
-    part = f"SELECT %s, (SELECT count(*) FROM ({sql}) AS capped)"
+    wanted = wanted or TaskFilter()
+    rows = TaskFilter(wanted.drop_status().pairs).apply(see_tasks().filter(status=Later()))
+    parts: list[str] = []
     params: list[Any] = []
-    for status in states.STATUSES:
-        params += [status, *(status if isinstance(one, Later) else one for one in given)]
+    for statuses, since in ((states.UNFINISHED, None), (states.FINISHED, wanted.since)):
+        some = rows if since is None else rows.filter(created_at__gte=since)
+        sql, given = some.order_by().values_list(Value(1))[:COUNT_CAP].query.sql_with_params()
+        for status in sorted(statuses):
+            parts.append(f"SELECT %s, (SELECT count(*) FROM ({sql}) AS capped)")
+            params += [status, *(status if isinstance(one, Later) else one for one in given)]
     with connection.cursor() as cursor:
-        cursor.execute(" UNION ALL ".join([part] * len(states.STATUSES)), params)
+        cursor.execute(" UNION ALL ".join(parts), params)
         return dict(cursor.fetchall())
 
 
@@ -334,10 +256,3 @@ def _shorten_error(error: dict[str, Any] | None) -> dict[str, Any] | None:
     if not error or len(str(error.get("message", ""))) <= SHORT_TEXT:
         return error
     return error | {"message": clean_text(error["message"], SHORT_TEXT)}
-
-
-def _match_text(text: str) -> Q:
-    try:
-        return Q(pk=UUID(text))
-    except ValueError:
-        return Q(title__icontains=text) | Q(workflow__icontains=text)

@@ -13,9 +13,10 @@ from django.db.models import F, Model, Q, QuerySet
 from ledger import clock, sql, states
 from ledger.models import Task
 from ledger.models.approvals import OPEN
+from ledger.queries.filters import IsStalled
 from ledger.queries.fleet import Fleet
 from ledger.queries.seen import hide_error, see_approvals, see_tasks
-from ledger.queries.tasks import COUNT_CAP, LARGE, IsStalled
+from ledger.queries.tasks import COUNT_CAP, LARGE
 
 APPROVALS, STALLED, LOST, NO_WORKER, GAVE_UP = (
     "approvals", "stalled", "lost", "no-worker", "gave-up",

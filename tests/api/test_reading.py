@@ -103,6 +103,8 @@ def test_a_list_is_walked_once_through_its_cursors(api: Api) -> None:
         ({"cursor": str(uuid.uuid4())}, 422, "cursor"),
         ({"status": "succeeded"}, 422, "status"),
         ({"stalled": "perhaps"}, 422, "stalled"),
+        ({"started": "2h"}, 422, "started"),
+        ({"not_parent": "x"}, 422, "not_parent"),
         ({"q": "a\x00b"}, 400, "q"),
         ({"tag": "a\x00b"}, 400, "tag"),
     ],
@@ -133,6 +135,10 @@ def test_filters_narrow_the_list(api: Api) -> None:
     assert ids(lane="acme") == ids(tag="a") == ids(tag='q"x') == ids(q="BEES") == [first["id"]]
     assert ids(q=first["id"]) == [first["id"]]
     assert ids(workflow="brief", tag="b") == [second["id"]]
+    assert ids(lane=["acme", "default"]) == ids(not_tag="c") == [second["id"], first["id"]]
+    assert ids(not_lane="acme") == ids(not_status="unfinished,failed") == [second["id"]]
+    assert ids(finished="<1h") == ids(created="<1h", not_tag=["a", "x"]) == [second["id"]]
+    assert ids(worker="w") == ids(error="x") == ids(owner="cli:no", not_error="x") == []
     assert ids(workflow="other") == ids(tag="c") == ids(q="100%") == ids(stalled="1") == []
 
 

@@ -1,0 +1,225 @@
+"""What a list of tasks is narrowed to: typed filters, each of which may also be excluded."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db.models import BooleanField, Expression, Q, QuerySet
+
+from ledger import clock, states
+from ledger.calls import sees_payload
+from ledger.errors import InvalidInput
+from ledger.models import Task
+
+SEARCHED = 100_000
+"""The newest tasks among which finished ones are looked for, where no index finds them: a rare word
+would otherwise be looked for in every row there is, at each poll."""
+
+NOT = "not_"
+"""What the key of a filter begins with that excludes (`not_lane`)."""
+
+GROUPS = {"unfinished": states.UNFINISHED}
+"""Words that `status` takes besides the statuses."""
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_INDEXED = frozenset({"parent", "worker", "stalled"})
+
+
+class IsStalled(Expression):
+    """True for a running task with no progress for its own `stall_after` seconds."""
+
+    output_field = BooleanField()
+    conditional = True
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        """The comparison, by the database's clock."""
+        line = clock.fragment(connection.vendor, "-longwatch_task.stall_after").replace("%", "%%")
+        return (
+            f"(longwatch_task.status = '{states.RUNNING}' "
+            f"AND longwatch_task.last_progress_at < {line})"
+        ), ()
+
+
+class HasTag(Expression):
+    """True when the task's list of tags holds `tag`."""
+
+    output_field = BooleanField()
+    conditional = True
+
+    def __init__(self, tag: str) -> None:
+        super().__init__()
+        self.tag = tag
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        """A JSON operator on PostgreSQL, a table function on SQLite."""
+        if connection.vendor == "postgresql":
+            return "jsonb_exists(longwatch_task.tags, %s)", (self.tag,)
+        return (
+            "EXISTS (SELECT 1 FROM json_each(longwatch_task.tags) AS tag WHERE tag.value = %s)"
+        ), (self.tag,)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """What a list is narrowed to.
+
+    `pairs` are (key, value): a key is one of FILTERS, or `not_` and one. Values of one key add up
+    (any of them, with `not_` none of them); keys narrow each other. `since` is the time from which
+    on finished tasks are looked for.
+    """
+
+    pairs: Sequence[tuple[str, str]] = ()
+    since: dt.datetime | None = None
+
+    def apply(self, rows: QuerySet[Task]) -> QuerySet[Task]:
+        """`rows` narrowed. Raises InvalidInput with the key of what is wrong."""
+        if self.since is not None:
+            rows = rows.filter(Q(created_at__gte=self.since) | Q(status__in=states.UNFINISHED))
+        for key in dict.fromkeys(key for key, _ in self.pairs):
+            match = match_filter(key, [value for name, value in self.pairs if name == key])
+            rows = rows.filter(~match if key.startswith(NOT) else match)
+        return rows
+
+    def list_statuses(self) -> frozenset[str]:
+        """The statuses that it lets through. Raises InvalidInput."""
+        given = {NOT + "status": frozenset[str](), "status": frozenset[str]()}
+        for key, value in self.pairs:
+            if key in given:
+                given[key] |= _read_status(key, value)
+        return (given["status"] or frozenset(states.STATUSES)) - given[NOT + "status"]
+
+    def drop_status(self) -> TaskFilter:
+        """The same for whatever status."""
+        pairs = [(key, value) for key, value in self.pairs if key.removeprefix(NOT) != "status"]
+        return dataclasses.replace(self, pairs=pairs)
+
+    def bound_search(self) -> TaskFilter:
+        """The same, among the newest SEARCHED of the finished tasks, if no index finds them."""
+        given = self.drop_status().pairs
+        found = (key in _INDEXED or (key == "q" and _read_id(value)) for key, value in given)
+        if not given or any(found):
+            return self
+        times = Task.objects.order_by("-created_at", "-pk").values_list("created_at", flat=True)
+        return dataclasses.replace(self, since=times[SEARCHED - 1 : SEARCHED].first())
+
+
+def match_filter(key: str, values: Sequence[str]) -> Q:
+    """The condition of one key, not yet negated. Raises InvalidInput."""
+    name = key.removeprefix(NOT)
+    if name not in FILTERS:
+        raise InvalidInput(key, f"is no filter; there are {', '.join(FILTERS)}.")
+    return FILTERS[name](key, values)
+
+
+def _match_status(key: str, values: Sequence[str]) -> Q:
+    return Q(status__in=frozenset[str]().union(*(_read_status(key, value) for value in values)))
+
+
+def _read_status(key: str, value: str) -> frozenset[str]:
+    if value in GROUPS:
+        return GROUPS[value]
+    if value not in states.STATUSES:
+        known = ", ".join((*states.STATUSES, *GROUPS))
+        raise InvalidInput(key, f"is {value!r:.60}; it takes one of {known}.")
+    return frozenset({value})
+
+
+def _match_column(column: str) -> Callable[[str, Sequence[str]], Q]:
+    return lambda key, values: Q(**{f"{column}__in": values})
+
+
+def _match_tag(key: str, values: Sequence[str]) -> Q:
+    return _join_any(Q(HasTag(value)) for value in values)
+
+
+def _match_worker(key: str, values: Sequence[str]) -> Q:
+    """The tasks that a worker holds, by its name (`host:pid:boot`) or a beginning (`host`)."""
+    held = (Q(lease_owner=name) | Q(lease_owner__startswith=f"{name}:") for name in values)
+    return Q(status=states.RUNNING) & _join_any(held)
+
+
+def _match_error(key: str, values: Sequence[str]) -> Q:
+    return Q(error__isnull=False) & _join_any(_search_error(value) for value in values)
+
+
+def _search_error(text: str) -> Q:
+    """By its type, and by its message for who may read it."""
+    found = Q(error__type__icontains=text)
+    return found | Q(error__message__icontains=text) if sees_payload() else found
+
+
+def _match_stalled(key: str, values: Sequence[str]) -> Q:
+    if wrong := [value for value in values if value != "yes"]:
+        raise InvalidInput(key, f"is {wrong[0]!r:.60}; it takes yes.")
+    # Says the status again, so that the few running rows are found by their index.
+    return Q(IsStalled(), status=states.RUNNING)
+
+
+def _match_parent(key: str, values: Sequence[str]) -> Q:
+    if wrong := [value for value in values if _read_id(value) is None]:
+        raise InvalidInput(key, f"is {wrong[0]!r:.60}; it takes a task's id.")
+    return Q(parent_id__in=[UUID(value) for value in values])
+
+
+def _match_age(column: str) -> Callable[[str, Sequence[str]], Q]:
+    """`<2h`: within the last two hours; `>1d`: longer ago than a day."""
+
+    def match(key: str, values: Sequence[str]) -> Q:
+        return _join_any(Q(**{f"{column}__isnull": False}) & compare(key, one) for one in values)
+
+    def compare(key: str, value: str) -> Q:
+        parts = re.fullmatch(r"([<>])([0-9]{1,5})([smhd])", value)
+        if parts is None:
+            raise InvalidInput(
+                key,
+                f"is {value!r:.60}; it takes <2h (since then) or >2h (before), in s, m, h or d.",
+            )
+        then = clock.now(-float(parts[2]) * _SECONDS[parts[3]])
+        return Q(**{f"{column}__{'gte' if parts[1] == '<' else 'lt'}": then})
+
+    return match
+
+
+def _match_text(key: str, values: Sequence[str]) -> Q:
+    """An id, or a part of the title, of the workflow's name or of the error."""
+    text = values[-1].strip()
+    if (found := _read_id(text)) is not None:
+        return Q(pk=found)
+    error = Q(error__isnull=False) & _search_error(text)
+    return Q(title__icontains=text) | Q(workflow__icontains=text) | error
+
+
+def _read_id(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _join_any(conditions: Any) -> Q:
+    found = Q()
+    for one in conditions:
+        found |= one
+    return found
+
+
+FILTERS: dict[str, Callable[[str, Sequence[str]], Q]] = {
+    "status": _match_status,
+    "workflow": _match_column("workflow"),
+    "lane": _match_column("lane"),
+    "tag": _match_tag,
+    "worker": _match_worker,
+    "owner": _match_column("submitted_by"),
+    "error": _match_error,
+    "stalled": _match_stalled,
+    "parent": _match_parent,
+    "created": _match_age("created_at"),
+    "started": _match_age("started_at"),
+    "finished": _match_age("finished_at"),
+    "q": _match_text,
+}
