@@ -139,7 +139,8 @@ class StartForm(forms.Form):
                 place = PREFIX + str(problem["loc"][0]) if problem["loc"] else None
                 missing = problem["type"] == "missing"
                 inside = ".".join(str(part) for part in problem["loc"][1:])
-                text = "Give it a value." if missing else f"{problem['msg']}."
+                said = problem["msg"].removeprefix("Value error, ")
+                text = "Give it a value." if missing else f"{said[:1].upper()}{said[1:]}."
                 self.add_error(
                     place if place in self.fields else None, f"{inside}: {text}" if inside else text
                 )

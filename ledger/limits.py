@@ -220,12 +220,14 @@ def check_sums(line: list[Task], tokens: int = 0, cost: int = 0, *, reserved: bo
         used = task.used_tokens_in + task.used_tokens_out + tokens
         used += task.reserved_tokens if reserved else 0
         if used > task.limit_tokens:
-            text = f"The limit of {task.limit_tokens} tokens{whose} is passed."
+            told = f"leaves no room for {tokens} more" if reserved else "is passed"
+            text = f"The limit of {task.limit_tokens} tokens{whose} {told}."
             least = used if reserved else 0
             raise LimitReached(states.LIMIT_TOKENS, text, least, owner, tokens)
         used = task.used_cost + cost + (task.reserved_cost if reserved else 0)
         if used > task.limit_cost:
-            text = f"The cost limit of {conf.format_money(task.limit_cost)}{whose} is passed."
+            told = f"leaves no room for {conf.format_money(cost)} more" if reserved else "is passed"
+            text = f"The cost limit of {conf.format_money(task.limit_cost)}{whose} {told}."
             least = used if reserved else 0
             raise LimitReached(states.LIMIT_COST, text, least, owner, cost)
 

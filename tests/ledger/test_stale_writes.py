@@ -161,7 +161,7 @@ def test_no_late_write_of_any_kind_touches_the_next_holder(
     assert not Artifact.objects.exists()
     assert not Approval.objects.exists()
     assert not Event.objects.exclude(
-        kind__in=["submitted", "reclaimed", "stale_write_refused"]
+        kind__in=["submitted", "reclaimed", "stale_write_refused", "limit_warned"]
     ).exists()
     # What was spent was spent, and the bound of money is the task's.
     assert play.go_on().status == (states.DEAD if Spend.objects.exists() else states.COMPLETED)
