@@ -183,7 +183,7 @@ class Recorder(AbstractCapability[Any]):
         self.calls.append(note | ({"reason": rule.reason} if rule.reason else {}))
         if decision == "deny":
             record_denial(self.ctx, call.tool_name, call.tool_call_id, rule.reason)
-            why = f": {rule.reason}" if rule.reason else ""
+            why = f": {rule.reason.rstrip('.')}" if rule.reason else ""
             return ToolDenied(f"This call is not allowed{why}.")
         if decision == "ask":
             raise ApprovalRequired({
