@@ -156,7 +156,7 @@ def test_a_problem_of_the_task_itself_stands_at_its_field(
 def test_a_problem_of_no_field_stands_above(operator: Client, order: Workflow) -> None:
     done = operator.post("/workflows/order/", fill(operator, urgent="on", copies="6"))
     assert done.status_code == 422
-    assert b"urgent orders have at most 5 copies" in done.content
+    assert b"Urgent orders have at most 5 copies" in done.content
 
 
 def test_sent_twice_it_is_one_task(operator: Client, order: Workflow) -> None:
