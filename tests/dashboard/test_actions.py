@@ -11,11 +11,12 @@ from django.test import Client
 from django.urls import reverse
 
 from dashboard.actions import ACTIONS, name_position
-from ledger import clock, sql, states
-from ledger.models import Effect, Event, StepOutput, Task
+from ledger import clock, registry, sql, states
+from ledger.models import Effect, Event, Signal, StepOutput, Task
 from ledger.queries import STOP_AFTER
 from ledger.transitions import holder, operators
 from ledger.transitions.effects import begin_undo, mark_effect
+from ledger.transitions.steering import steer_task
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
 from tests.factories import (
@@ -37,15 +38,17 @@ FROM = {
     "restart": states.DEAD, "limits": states.QUEUED, "cancel": states.QUEUED,
     "stop": states.RUNNING, "change": states.SCHEDULED, "signal": states.QUEUED,
     "fork": states.COMPLETED, "edit": states.DEAD, "effect": states.DEAD,
-    "compensate": states.DEAD,
+    "compensate": states.DEAD, "steer": states.QUEUED, "withdraw": states.QUEUED,
 }  # fmt: skip
 TO = {
     "pause": states.PAUSED, "resume": states.QUEUED, "retry": states.QUEUED,
     "restart": states.QUEUED, "limits": states.QUEUED, "cancel": states.CANCELLED,
     "stop": states.CANCELLED, "change": states.SCHEDULED, "signal": states.QUEUED,
     "fork": states.COMPLETED, "edit": states.QUEUED, "effect": states.DEAD,
-    "compensate": states.QUEUED,
+    "compensate": states.QUEUED, "steer": states.QUEUED, "withdraw": states.QUEUED,
 }  # fmt: skip
+ELSEWHERE = {"stop", "edit", "effect", "compensate", "steer", "withdraw"}
+"""Those that do not stand, or not always, in the bar of actions."""
 TYPED: dict[str, dict[str, str]] = {
     "restart": {"to_step": "a", "note": "try the other source"},
     "limits": {"units": "20000", "tokens": "5", "cost": "7.50", "wall": "1.5"},
@@ -55,6 +58,7 @@ TYPED: dict[str, dict[str, str]] = {
     "signal": {"name": "go", "carries": '{"n": 1}', "token": "t1"},
     "fork": {"from_step": "a", "input": "{}", "token": "t1"},
     "edit": {"output": '{"ok": false}', "reason": "the source is wrong"},
+    "steer": {"text": "go left", "token": "t1"},
 }
 
 
@@ -67,6 +71,9 @@ def prepare(name: str, workflow: Workflow) -> Task:
         TYPED["effect"] = {"mark": f"{make_effect(task).pk}:done", "reason": "seen at the bank"}
     if name == "compensate":
         make_effect(task, compensation="refund")
+    if name == "withdraw":
+        steer_task(task.pk, text="go left", actor=OPERATOR)
+        task.refresh_from_db()
     if name == "stop":
         operators.cancel_task(task.id, actor=OPERATOR)
         task.refresh_from_db()
@@ -92,8 +99,11 @@ def path_of(task: Task, name: str) -> str:
 
 def ask_path(task: Task, name: str) -> str:
     """Where its form is."""
-    seq = f"?unit={StepOutput.objects.get(task=task).seq}" if name == "edit" else ""
-    return path_of(task, name) + seq
+    units = {"edit": StepOutput, "withdraw": Signal}
+    if name not in units:
+        return path_of(task, name)
+    one = units[name].objects.get(task=task)
+    return f"{path_of(task, name)}?unit={one.seq if name == 'edit' else one.pk}"
 
 
 def fill(task: Task, name: str, /, **more: str) -> dict[str, str]:
@@ -101,14 +111,24 @@ def fill(task: Task, name: str, /, **more: str) -> dict[str, str]:
     seen = {"revision": str(task.revision), "seen": name_position(task)}
     if name == "edit":
         seen["seq"] = str(StepOutput.objects.get(task=task).seq)
+    if name == "withdraw":
+        seen["message"] = str(Signal.objects.get(task=task).pk)
     return seen | TYPED.get(name, {}) | more
 
 
+@pytest.fixture
+def agents(three: Workflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step is an agent's."""
+    monkeypatch.setattr(three.steps[0].fn, registry.AGENT, True, raising=False)
+
+
+@pytest.mark.usefixtures("agents")
 @pytest.mark.parametrize("name", ACTIONS)
 def test_an_action_without_a_script(operator: Client, three: Workflow, name: str) -> None:
     task = prepare(name, three)
-    page = operator.get(reverse("dashboard:task", args=[task.id])).content.decode()
-    assert f'href="{ask_path(task, name)}"' in page or f'action="{path_of(task, name)}"' in page
+    place = reverse(f"dashboard:{'transcript' if name == 'withdraw' else 'task'}", args=[task.id])
+    page = operator.get(place).content.decode()
+    assert f'href="{ask_path(task, name)}' in page or f'action="{path_of(task, name)}"' in page
     form = operator.get(ask_path(task, name))
     assert form.status_code == 200
     assert b"</html>" in form.content
@@ -121,6 +141,7 @@ def test_an_action_without_a_script(operator: Client, three: Workflow, name: str
     assert ACTIONS[name].done in operator.get(response["Location"]).content.decode()
 
 
+@pytest.mark.usefixtures("agents")
 @pytest.mark.parametrize("name", ACTIONS)
 def test_an_action_with_a_script(operator: Client, three: Workflow, name: str) -> None:
     task = prepare(name, three)
@@ -304,7 +325,7 @@ def test_a_button_that_can_not_be_used_says_why(
     expected = {
         name
         for name, action in ACTIONS.items()
-        if not action.find_obstacle(task) and name not in {"stop", "edit", "effect", "compensate"}
+        if not action.find_obstacle(task) and name not in ELSEWHERE
     }
     expected -= {"pause"} if task.status == states.PAUSED else {"resume"}
     assert offered == expected

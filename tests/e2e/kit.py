@@ -113,4 +113,4 @@ def strict_page(browser: Any, **options: Any) -> Iterator[Any]:
     page.on("pageerror", lambda error: wrong.append(str(error)))
     yield page
     context.close()
-    assert wrong == []
+    assert wrong == [], wrong

@@ -21,7 +21,7 @@ from ledger.transitions.deleting import DEMO
 from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PASSWORD, make_user
-from tests.e2e import alert_scripts
+from tests.e2e import agent_scripts, alert_scripts
 from tests.e2e.conftest import OpenPage
 from tests.e2e.hands import WAYS, Mouse, make_hands
 from tests.e2e.kit import strict_page, wait_until
@@ -413,7 +413,7 @@ def moved_clock() -> Any:
     clock.offset = 0.0
 
 
-SCRIPTS |= alert_scripts.SCRIPTS
+SCRIPTS |= alert_scripts.SCRIPTS | agent_scripts.SCRIPTS
 
 
 @pytest.mark.parametrize("way", WAYS)
