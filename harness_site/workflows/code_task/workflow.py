@@ -22,11 +22,11 @@ from harness_site.workflows.code_task.given import CodeTask, read_model_name
 from harness_site.workflows.code_task.planning import list_items, list_ticked
 from harness_site.workflows.code_task.review import Spent, Work
 from harness_site.workflows.code_task.source import fetch_tree, read_goal
-from harness_site.workflows.shared.archive import pack
-from harness_site.workflows.shared.originals import keep_original, make_scratch, open_original
+from harness_site.workflows.shared.originals import keep_original, open_original
+from harness_site.workflows.shared.publishing import publish_change
 from harness_site.workflows.shared.showing import write_changes
 from harness_site.workflows.shared.submitters import may_run_code
-from harness_site.workflows.shared.tree import compare_trees, diff_file, write_patch
+from harness_site.workflows.shared.tree import compare_trees, diff_file
 from ledger.conf import format_money
 from ledger.context import Context
 from ledger.evaluators import EvaluatorFailed, evaluate
@@ -113,17 +113,11 @@ def review(ctx: Context) -> Any:
 @code_task.step
 def publish(ctx: Context) -> Any:
     """Publish the patch, the report and the archive."""
-    work, name = _describe_work(ctx), ctx.progress["name"]
-    with open_original(ctx) as original, make_scratch(ctx) as made:
-        patch, archive = made / "patch", made / "archive"
-        with patch.open("wb") as out:
-            write_patch(original, ctx.workspace, [diff.path for diff in work.diffs], out)
-        pack(ctx.workspace, archive)
-        ctx.save_artifact(f"{name}.patch", patch, "text/x-patch")
-        ctx.save_artifact(f"{name}.tar.gz", archive, "application/gzip")
-    ctx.save_artifact("report.md", work.write_report(ctx.answer), "text/markdown")
+    work = _describe_work(ctx)
+    with open_original(ctx) as original:
+        published = publish_change(ctx, original, work.diffs, work.write_report(ctx.answer))
     return {
-        "published": [f"{name}.patch", "report.md", f"{name}.tar.gz"],
+        "published": published,
         "changed": len(work.diffs), "added": work.added, "removed": work.removed,
     }  # fmt: skip
 

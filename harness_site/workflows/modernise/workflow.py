@@ -31,13 +31,14 @@ from harness_site.workflows.modernise.search import Search
 from harness_site.workflows.modernise.source import (
     copy_distribution,
 )
-from harness_site.workflows.shared.archive import Refused, name_after, pack, unpack
+from harness_site.workflows.shared.archive import Refused, name_after, unpack
 from harness_site.workflows.shared.originals import (
     empty_folder,
     keep_original,
     make_scratch,
     open_original,
 )
+from harness_site.workflows.shared.publishing import publish_change
 from harness_site.workflows.shared.showing import count, write_changes
 from harness_site.workflows.shared.submitters import may_run_code
 from harness_site.workflows.shared.tree import (
@@ -45,7 +46,6 @@ from harness_site.workflows.shared.tree import (
     diff_file,
     list_changes,
     show_path,
-    write_patch,
 )
 from ledger.artifacts import find_artifact
 from ledger.canonical import clean_text
@@ -199,18 +199,12 @@ def review(ctx: Context) -> Any:
 @modernise.step
 def publish(ctx: Context) -> Any:
     """Publish the patch, the report and the archive."""
-    name = ctx.progress["name"]
-    with open_original(ctx) as original, make_scratch(ctx) as made:
+    with open_original(ctx) as original:
         proposal = _describe_proposal(ctx, original)
-        patch, archive = made / "patch", made / "archive"
-        with patch.open("wb") as out:
-            write_patch(original, ctx.workspace, [diff.path for diff in proposal.diffs], out)
-        pack(ctx.workspace, archive)
-        ctx.save_artifact(f"{name}.patch", patch, "text/x-patch")
-        ctx.save_artifact(f"{name}.tar.gz", archive, "application/gzip")
-    ctx.save_artifact("report.md", proposal.write_report(ctx.answer), "text/markdown")
+        report = proposal.write_report(ctx.answer)
+        published = publish_change(ctx, original, proposal.diffs, report)
     return {
-        "published": [f"{name}.patch", "report.md", f"{name}.tar.gz"],
+        "published": published,
         "changed": len(proposal.diffs),
         "added": proposal.added,
         "removed": proposal.removed,
