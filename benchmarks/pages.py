@@ -18,9 +18,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from benchmarks import figures
-from benchmarks.databases import PostgreSQL, read_environment
+from benchmarks.databases import DURABLE, read_environment
 from benchmarks.workers import ROOT
+from tests.pg import Cluster
 
 TARGETS = {"overview": 150, "list": 120, "detail": 150, "approval": 100, "search": 250}
 """Milliseconds at p95."""
@@ -34,33 +37,72 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
     parser.add_argument("--tasks", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--keep", type=Path, help="a folder: what is filled is used again")
+    parser.add_argument("--fill", action="store_true", help="only fill it, measure nothing")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
         print(json.dumps(measure_pages(options.rounds)))
         return 0
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lw-pages-")))
-        database = PostgreSQL(folder, stack)
-        environment = read_environment(database.renew(migrated=True), folder)
-
-        def run(*arguments: str) -> str:
-            ended = subprocess.run(
-                [sys.executable, *arguments], cwd=ROOT, env=environment, check=True,
-                stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
-            return ended.stdout
-
-        run("manage.py", "collectstatic", "--noinput", "--verbosity", "0")
-        filled = run("manage.py", "demo_data", "--tasks", str(options.tasks)).strip()
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="lw-pages-"))
+        folder = (options.keep or Path(temporary)).resolve()
+        keep = folder / "postgresql" if options.keep else None
+        cluster = stack.enter_context(Cluster(keep=keep, **DURABLE))
+        environment, about = prepare_database(cluster, folder, options.tasks)
+        if options.fill:
+            print(about)
+            return 0
         found = json.loads(
-            run("-m", "benchmarks.pages", "--inside", "--rounds", str(options.rounds))
+            run(environment, "-m", "benchmarks.pages", "--inside", "--rounds", str(options.rounds))
         )
-        print(write_table(found, f"{database.describe()}, {filled}"))
+        print(write_table(found, about))
     missed = find_missed(found)
     for line in missed:
         print(f"MISSED: {line}")
     return 1 if missed else 0
+
+
+def prepare_database(cluster: Cluster, folder: Path, tasks: int) -> tuple[dict[str, str], str]:
+    """(the environment of a run on a database with so many tasks, what it is).
+
+    A database gets its name when it is filled, so that one with this name is whole.
+    """
+    name, began = f"tasks_{tasks}", time.monotonic()
+    root = cluster.url.rpartition("/")[0]
+    with psycopg.connect(cluster.url, autocommit=True) as admin:
+        there = admin.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone()
+        if there is None:
+            admin.execute("DROP DATABASE IF EXISTS filling WITH (FORCE)")
+            admin.execute("CREATE DATABASE filling")
+            filling = read_environment(f"{root}/filling", folder)
+            run(filling, "manage.py", "migrate", "--verbosity", "0")
+            run(filling, "manage.py", "demo_data", "--tasks", str(tasks))
+            with psycopg.connect(f"{root}/filling", autocommit=True) as inside:
+                inside.execute("VACUUM ANALYZE")
+            admin.execute(f"ALTER DATABASE filling RENAME TO {name}")
+    environment = read_environment(f"{root}/{name}", folder)
+    run(environment, "manage.py", "migrate", "--verbosity", "0")  # kept ones may be older
+    run(environment, "manage.py", "collectstatic", "--noinput", "--verbosity", "0")
+    with psycopg.connect(f"{root}/{name}") as inside:
+        rows: Any = inside.execute(
+            "SELECT current_setting('server_version'), (SELECT sum(reltuples)::bigint "
+            "FROM pg_class WHERE relname IN ('longwatch_stepoutput', 'longwatch_event'))"
+        ).fetchone()
+    filled = "kept" if there else f"filled in {time.monotonic() - began:.0f} s"
+    return environment, (
+        f"PostgreSQL {rows[0].split()[0]}, {tasks:,} tasks, some {rows[1]:,} outputs and events "
+        f"({filled})"
+    )
+
+
+def run(environment: dict[str, str], *arguments: str) -> str:
+    """What a process of this Python prints; its standard error goes through."""
+    ended = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, check=True,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    return ended.stdout
 
 
 def measure_pages(rounds: int) -> dict[str, dict[str, float]]:

@@ -69,21 +69,29 @@ def die_with_parent() -> None:
 
 
 class Cluster:
-    """One running server. `url` names its `postgres` database; it outlives nobody who made it."""
+    """One running server. `url` names its `postgres` database; it outlives nobody who made it.
 
-    def __init__(self, **settings: str | int) -> None:
+    With `keep`, a folder, its data stay there for the next one, else they go when it does.
+    """
+
+    def __init__(self, *, keep: Path | None = None, **settings: str | int) -> None:
         binaries = find_binaries()
         if binaries is None:
             raise FileNotFoundError("no PostgreSQL server here: apt install postgresql")
         self.binaries = binaries
         self.settings = SETTINGS | settings
         self.port = find_free_port()
+        self.kept = keep is not None
         # Short, as a socket's path must fit in 107 bytes.
-        self.folder = Path(tempfile.mkdtemp(prefix="lw-pg-", dir="/tmp"))
+        self.folder = keep or Path(tempfile.mkdtemp(prefix="lw-pg-", dir="/tmp"))
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.data = self.folder / "data"
         self.process: subprocess.Popen[bytes] | None = None
         self.surroundings = self._choose_surroundings()
-        self._run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N")
+        if not (self.data / "PG_VERSION").exists():
+            self._run(
+                "initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N"
+            )
 
     @property
     def url(self) -> str:
@@ -152,10 +160,11 @@ class Cluster:
         self.stop(signal.SIGQUIT)
 
     def close(self) -> None:
-        """Stop the server and remove its folder."""
+        """Stop the server and remove its folder, unless that is kept."""
         with contextlib.suppress(OSError):
             self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not self.kept:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         try:
