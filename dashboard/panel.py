@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
 
 from dashboard import past, words
-from dashboard.access import PageRequest
 from dashboard.evaluations import read_evaluation
+from dashboard.wish import Wish
 from ledger import registry, states
 from ledger.errors import LedgerError
 
 MAX_LISTED = 60
 """Units of a step that have a link; the others are on the page of all units."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wish:
-    """What of a task somebody wants to see: in the address, so that it can be sent on."""
-
-    step: str = ""
-    unit: int = 0
-    squeeze: bool = True
-
-    def write(self, **changes: Any) -> str:
-        """The query of an address that asks for it, with `changes`; empty for what is usual."""
-        wish = dataclasses.replace(self, **changes)
-        named = {"unit": wish.unit} if wish.unit else {"step": wish.step} if wish.step else {}
-        query = urlencode(named if wish.squeeze else named | {"squeeze": 0})
-        return f"?{query}" if query else ""
-
-
-def read_wish(request: PageRequest) -> Wish:
-    """From the address; of an action from the address of the page that it was taken on."""
-    given: Mapping[str, str] = request.GET.dict()
-    if request.method == "POST" and (where := request.htmx.current_url):
-        given = {name: values[-1] for name, values in parse_qs(urlsplit(where).query).items()}
-    unit = given.get("unit", "")
-    number = int(unit) if unit.isascii() and unit.isdigit() and len(unit) < 16 else 0
-    step = given.get("step", "").replace("\0", "")[:100]
-    return Wish("" if number else step, number, given.get("squeeze") != "0")
 
 
 def choose_step(wish: Wish, task: Mapping[str, Any], units: Sequence[dict[str, Any]]) -> str:

@@ -204,7 +204,7 @@
     const around = find("around");
     const list = JSON.parse(sessionStorage.getItem("longwatch-list") || "null");
     const place = around && list ? list.rows.indexOf(location.pathname) : -1;
-    if (place < 0) return;
+    if (place < 0 || !around.hidden) return; // the page's address names its list
     around.hidden = false;
     around.firstElementChild.textContent = `${place + 1} of ${list.rows.length}`;
     for (const [rel, path] of [["prev", list.rows[place - 1]], ["next", list.rows[place + 1]]]) {

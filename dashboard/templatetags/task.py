@@ -12,9 +12,9 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from dashboard.panel import Wish
 from dashboard.rich_text import reveal_controls
 from dashboard.templatetags.longwatch import read_server_time, say_span, write_json
+from dashboard.wish import Wish
 
 register = template.Library()
 

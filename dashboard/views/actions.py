@@ -18,6 +18,7 @@ from dashboard.effects import list_choices, list_effects
 from dashboard.forms import ActionForm
 from dashboard.htmx import make_redirect, render_page, wants_part
 from dashboard.views.task import render_task
+from dashboard.wish import read_wish
 from ledger import queries
 from ledger.access import OPERATE
 from ledger.api.edge import audit_error
@@ -55,7 +56,8 @@ def act_on_task(request: PageRequest, task_id: UUID, name: str) -> HttpResponseB
     if wants_part(request):
         return render_task(request, task_id, notice=("is-ok", action.done), after_action=True)
     messages.success(request, action.done)
-    return HttpResponseRedirect(reverse("dashboard:task", args=[task_id]))
+    wish = read_wish(request)
+    return HttpResponseRedirect(reverse("dashboard:task", args=[task_id]) + wish.write())
 
 
 def read_back(request: PageRequest) -> str:
@@ -114,6 +116,7 @@ def ask_first(
         "action": action,
         "form": form,
         "back": read_back(request),
+        "query": read_wish(request).write(),
         "obstacle": action.find_obstacle(row) or getattr(form, "obstacle", ""),
         "choices": choices,
         "chooses": form[form.step_field] if form.step_field else None,

@@ -12,9 +12,11 @@ from django.views.decorators.http import require_safe
 from dashboard import past, shown, words
 from dashboard.access import PageRequest, allow
 from dashboard.actions import COMPENSATE, explain_obstacles, list_offers, name_position, offer_edit
-from dashboard.htmx import find_unchanged, render_page
-from dashboard.panel import Wish, choose_step, open_panel, read_wish
+from dashboard.around import find_around
+from dashboard.htmx import find_unchanged, render_page, wants_part
+from dashboard.panel import choose_step, open_panel
 from dashboard.waterfall import draw_waterfall
+from dashboard.wish import Wish, read_wish
 from ledger import conf, queries, registry, states
 from ledger.access import OPERATE, PAYLOAD, READ
 from ledger.errors import UnknownWorkflow
@@ -71,6 +73,7 @@ def render_task(
     context = load_moving(row, wish)
     context |= load_rest(context, wish)
     context |= {"section": "tasks", "notice": notice, "position": name_position(row)}
+    context["around"] = None if wants_part(request) else find_around(wish, task_id)
     context["offers"] = list_offers(row) if OPERATE in request.scopes else []
     context["undoing"] = next((one for one in context["done_outside"] if one["in_hand"]), None)
     context["settles"] = OPERATE in request.scopes and any(

@@ -32,6 +32,7 @@ from ledger.queries.handoffs import find_handoff, list_handoffs
 from ledger.queries.history import list_events, list_outputs, list_spend, live_output
 from ledger.queries.logs import Attempt, list_attempts, open_log, read_log
 from ledger.queries.names import name_callers
+from ledger.queries.neighbours import find_neighbours
 from ledger.queries.overview import (
     Ended,
     Trials,
@@ -135,6 +136,7 @@ __all__ = [
     "find_artifact",
     "find_edit_reason",
     "find_handoff",
+    "find_neighbours",
     "find_output",
     "find_scope",
     "find_task",
