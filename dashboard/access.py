@@ -16,6 +16,7 @@ from django.utils.cache import add_never_cache_headers, patch_vary_headers
 
 from dashboard.htmx import HtmxDetails, wants_part
 from dashboard.outages import show_outage
+from dashboard.preferences import Preferences, prefer
 from ledger.access import ADMIN, APPROVE, AUDIT, OPERATE, PAYLOAD, READ, SUBMIT, find_sight
 from ledger.api.edge import (
     answer_request,
@@ -44,6 +45,8 @@ class PageRequest(HttpRequest):
     role_name: str
     actor: Actor
     waiting_count: int
+    preferences: Preferences
+    likes: dict[str, Any] | None
 
 
 type View[**P] = Callable[Concatenate[PageRequest, P], HttpResponseBase]
@@ -62,7 +65,7 @@ def allow[**P](scope: str) -> Callable[[View[P]], Callable[..., HttpResponseBase
     def decorate(view: View[P]) -> Callable[..., HttpResponseBase]:
         @functools.wraps(view)
         def run_view(request: Any, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
-            with answer_request(request) as call:
+            with answer_request(request) as call, prefer(request):
                 try:
                     response = _check_scope(request, scope) or view(request, *args, **kwargs)
                 except LedgerError as error:
@@ -102,7 +105,7 @@ def _check_scope(request: Any, needed: str) -> HttpResponse | None:
         ended = "?ended=1" if settings.SESSION_COOKIE_NAME in request.COOKIES else ""
         return redirect_to_login(back, f"{resolve_url(settings.LOGIN_URL)}{ended}")
     sight = find_sight(request.user)
-    request.scopes = sight.scopes
+    request.scopes, request.likes = sight.scopes, sight.likes
     request.actor = Actor("user", str(request.user.pk))
     narrow_call(str(request.actor), sight.lanes, PAYLOAD in sight.scopes)
     request.role_name = next(

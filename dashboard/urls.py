@@ -15,6 +15,7 @@ from dashboard.views import (
     log,
     login,
     overview,
+    settings,
     since,
     task,
     tasks,
@@ -36,6 +37,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("audit/", audit.show_audit, name="audit"),
     path("audit/export/<slug:kind>/", audit.export_audit, name="audit-export"),
     path("legend/", legend.show_legend, name="legend"),
+    path("settings/", settings.show_settings, name="settings"),
     # tasks/
     path("tasks/", tasks.show_tasks, name="tasks"),
     path("tasks/demo/", demo.delete_demo, name="delete-demo"),

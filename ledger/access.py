@@ -35,12 +35,20 @@ ROLES: dict[str, frozenset[str]] = {
 """Name of a Django group -> the scopes of its members; each role includes the ones before it."""
 
 
+LIKES = ("zone", "hours", "theme", "density", "keys", "view")
+"""What a person chooses of how the pages look: the columns of a Preference."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sight:
-    """What a person may do, and in which lanes (None: all)."""
+    """What a person may do, and in which lanes (None: all).
+
+    `likes` is what they have chosen of LIKES, empty for nothing; None when it was not read.
+    """
 
     scopes: frozenset[str] = frozenset()
     lanes: frozenset[str] | None = None
+    likes: dict[str, Any] | None = dataclasses.field(default=None, compare=False)
 
 
 def find_sight(user: Any) -> Sight:
@@ -50,12 +58,17 @@ def find_sight(user: Any) -> Sight:
     if getattr(user, "is_superuser", False):
         return Sight(ROLES["admin"])
     columns = ["longwatch_reach__lanes", "longwatch_reach__payload"]
+    columns += [f"longwatch_preference__{name}" for name in LIKES]
     if hasattr(user, "groups"):  # a foreign user model may have none
         columns.append("groups__name")
-    rows = list(get_user_model()._default_manager.filter(pk=user.pk).values_list(*columns))
-    scopes = frozenset().union(*(ROLES.get(name, ()) for _, _, *names in rows for name in names))
-    lanes, payload, *_ = rows[0] if rows else (None, True)
-    return limit_sight(scopes, lanes, payload is not False)
+    found = get_user_model()._default_manager.filter(pk=user.pk)
+    rows: list[Any] = list(found.values_list(*columns))
+    names = [name for row in rows for name in row[2 + len(LIKES) :]]
+    scopes = frozenset().union(*(ROLES.get(name, ()) for name in names))
+    first = list(rows[0]) if rows else [None, True, *(None for _ in LIKES)]
+    lanes, payload, chosen = first[0], first[1], first[2 : 2 + len(LIKES)]
+    likes = dict(zip(LIKES, chosen, strict=True)) if chosen[1] is not None else {}
+    return dataclasses.replace(limit_sight(scopes, lanes, payload is not False), likes=likes)
 
 
 def limit_sight(scopes: Iterable[str], lanes: Iterable[str] | None, payload: bool) -> Sight:

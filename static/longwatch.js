@@ -96,6 +96,7 @@
   document.addEventListener("htmx:after:swap", () => {
     const dialog = find("dialog");
     if (dialog && dialog.childElementCount && !dialog.open) dialog.showModal();
+    root.dataset.theme = find("theme")?.dataset.theme ?? root.dataset.theme;
     showEnd();
     showWaiting();
     showLive();
@@ -165,8 +166,8 @@
   }
 
   // `g` and a letter go places. First of all listeners: its second letter means nothing else, and
-  // the switch of the legend page holds every single key back. Never while typing.
-  const keysOff = () => localStorage.getItem("longwatch-keys") === "off";
+  // the switch in the settings holds every single key back. Never while typing.
+  const keysOff = () => root.dataset.keys === "off";
   let goUntil = 0;
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select, [contenteditable]");
@@ -179,6 +180,7 @@
     if (going || event.key === "?") document.querySelector(`.side [data-go="${CSS.escape(event.key)}"]`)?.click();
     else if (event.key === "g") goUntil = Date.now() + 1500;
     else if (event.key === "l") find("live-pause")?.click();
+    else if (event.key === "t" && !event.repeat) document.querySelector("#theme button")?.click();
     else if (event.key === "j" || event.key === "k") moveRow(event.key === "j" ? 1 : -1);
     else if (event.key === "[" || event.key === "]") document.querySelector(`#around [aria-keyshortcuts="${event.key}"][href]`)?.click();
     else if (event.key === "/" && document.querySelector("input[type=search]")) {
@@ -270,21 +272,20 @@
     countSeen();
   }
 
-  function showKeys() {
-    root.dataset.keys = keysOff() ? "off" : "on";
-    const button = find("keys-off");
-    if (!button) return;
-    button.hidden = false;
-    button.textContent = keysOff() ? "Switch these keys on" : "Switch these keys off";
+  // Once, while no zone is chosen: the browser's is offered, not taken.
+  function offerZone() {
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    for (const place of [find("zone-guess"), find("zone-offer")]) {
+      if (!place || !zone || zone === (root.dataset.zone || "UTC")) continue;
+      place.hidden = false;
+      place.querySelector("b").textContent = zone;
+      if (place.matches("form")) place.querySelector("button").value = zone;
+    }
   }
 
   document.addEventListener("DOMContentLoaded", () => {
-    find("keys-off")?.addEventListener("click", () => {
-      localStorage.setItem("longwatch-keys", keysOff() ? "on" : "off");
-      showKeys();
-    });
     root.dataset.script = "on";
-    showKeys();
+    offerZone();
     showAround();
     restoreSeen();
     showEnd();

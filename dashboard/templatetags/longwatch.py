@@ -12,6 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from dashboard import rich_text, words
+from dashboard.preferences import THEMES, Preferences
 from ledger import conf, queries
 from ledger.queries import COUNT_CAP
 
@@ -292,3 +293,25 @@ def count_waiting(context: template.Context) -> int:
     if not hasattr(request, "waiting_count"):
         request.waiting_count = queries.count_waiting()
     return int(request.waiting_count)
+
+
+@register.simple_tag(takes_context=True)
+def root_attributes(context: template.Context) -> SafeString:
+    """What the stylesheet and the script know of the person: attributes of <html>.
+
+    An error page may have no request, and then the defaults.
+    """
+    request = context.get("request")
+    likes = getattr(request, "preferences", None) or Preferences()
+    return format_html(
+        'data-theme="{}" data-density="{}" data-keys="{}" data-zone="{}" data-hours="{}"',
+        likes.theme, likes.density, "on" if likes.keys else "off", likes.zone, likes.hours,
+    )  # fmt: skip
+
+
+@register.simple_tag
+def next_theme(theme: str) -> tuple[str, str]:
+    """The theme after this one, and what it is called."""
+    names = list(THEMES)
+    other = names[(names.index(theme) + 1) % len(names)] if theme in names else names[0]
+    return other, THEMES[other]

@@ -40,6 +40,7 @@ KEYS = (
     ("[ ]", "Previous, next task of the list that you came from"),
     ("/", "To the filter of a list; Esc leaves it"),
     ("l", "Pause live updates, or go on"),
+    ("t", "Change the theme: as the system, light, dark"),
     ("a r s", "On an approval: approve, reject, send back"),
     ("⇧R c", "On a task: restart from a step, cancel; each opens its dialog"),
     ("z", "Take that answer back while it has not acted"),

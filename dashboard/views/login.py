@@ -16,6 +16,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from dashboard.login import spend_link
+from dashboard.preferences import prefer
 from ledger.api.edge import NOBODY, answer_request, read_address, tell_request_id
 from ledger.auditing import record_refusal, write_entry
 from ledger.events import Actor
@@ -29,7 +30,7 @@ def note_request(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespons
 
     @functools.wraps(view)
     def run_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        with answer_request(request) as call:
+        with answer_request(request) as call, prefer(request):
             response = view(request, *args, **kwargs)
         tell_request_id(response, call)
         return response

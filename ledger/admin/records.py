@@ -26,6 +26,7 @@ from ledger.models import (
     Handoff,
     LiveLog,
     Outbox,
+    Preference,
     Reservation,
     Signal,
     Spend,
@@ -259,3 +260,11 @@ class VisitAdmin(RecordAdmin):
     """When people looked last."""
 
     list_display = ("actor", "seen_at", "since")
+
+
+@admin.register(Preference)
+class PreferenceAdmin(RecordAdmin):
+    """How people like the pages; each sets it on the page Settings."""
+
+    list_display = ("user", "zone", "theme", "density", "keys")
+    list_select_related = ("user",)

@@ -8,7 +8,7 @@ from ledger.models.handoffs import Handoff
 from ledger.models.history import Event, Reservation, Spend, StepOutput
 from ledger.models.logs import LiveLog
 from ledger.models.mailbox import Signal
-from ledger.models.people import ApiToken, AuditEntry, Reach, Visit
+from ledger.models.people import ApiToken, AuditEntry, Preference, Reach, Visit
 from ledger.models.task import Task
 from ledger.models.worker import Worker
 
@@ -27,6 +27,7 @@ __all__ = [
     "Handoff",
     "LiveLog",
     "Outbox",
+    "Preference",
     "Reach",
     "Reservation",
     "Signal",

@@ -1,4 +1,4 @@
-"""API tokens and the audit log."""
+"""API tokens, what people see and how they like it, and the audit log."""
 
 from __future__ import annotations
 
@@ -51,6 +51,29 @@ class Reach(models.Model):
         db_table = "longwatch_reach"
         verbose_name = "reach of a person"
         verbose_name_plural = "reach of people"
+
+    def __str__(self) -> str:
+        return str(self.user_id)
+
+
+class Preference(models.Model):
+    """How a person likes the pages. Without a row: the defaults."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, models.CASCADE, primary_key=True,
+        related_name="longwatch_preference",
+    )  # fmt: skip
+    zone = models.CharField(max_length=64, blank=True, default="", db_default="")
+    hours = models.PositiveSmallIntegerField(default=24, db_default=24)
+    theme = models.CharField(max_length=16, default="system", db_default="system")
+    density = models.CharField(max_length=16, default="roomy", db_default="roomy")
+    keys = models.BooleanField(default=True, db_default=True)
+    view = models.CharField(max_length=100, blank=True, default="", db_default="")
+
+    class Meta:
+        db_table = "longwatch_preference"
+        verbose_name = "preferences of a person"
+        verbose_name_plural = "preferences of people"
 
     def __str__(self) -> str:
         return str(self.user_id)

@@ -21,6 +21,7 @@ from ledger.models import (
     Handoff,
     LiveLog,
     Outbox,
+    Preference,
     Reach,
     Signal,
     Task,
@@ -93,6 +94,7 @@ def full(flow: Workflow) -> Task:
     told = Outbox.objects.create(at=now, kind="<kind>", data={"title": HOSTILE})
     AlertDelivery.objects.create(rule=rule, outbox=told, seq=1, created_at=now, error=HOSTILE[:90])
     AlertCondition.objects.create(key=f"<key>{HOSTILE}", kind="<kind>", since=now)
+    Preference.objects.create(user=make_user("viewer", "likes"), zone="<zone>", view="<view>")
     Reach.objects.create(user=make_user("viewer", "reached"), lanes=["<b>", HOSTILE[:90]])
     tokens.make_token("<token>", ["read"], created_by="cli:<me>")
     Event.objects.create(task=task, seq=99, at=now, kind="<kind>", actor=HOSTILE[:200],

@@ -21,7 +21,7 @@ from ledger.transitions.deleting import DEMO
 from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PASSWORD, make_user
-from tests.e2e import agent_scripts, alert_scripts
+from tests.e2e import agent_scripts, alert_scripts, settings_scripts
 from tests.e2e.conftest import OpenPage
 from tests.e2e.hands import WAYS, Mouse, make_hands
 from tests.e2e.kit import strict_page, wait_until
@@ -413,7 +413,7 @@ def moved_clock() -> Any:
     clock.offset = 0.0
 
 
-SCRIPTS |= alert_scripts.SCRIPTS | agent_scripts.SCRIPTS
+SCRIPTS |= alert_scripts.SCRIPTS | agent_scripts.SCRIPTS | settings_scripts.SCRIPTS
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -425,11 +425,7 @@ def test_an_action_works(
         SCRIPTS[name](make_hands(way, page), three)
 
 
-LETTERS = [
-    ("a", {}, "approved"),
-    ("r", {}, "rejected"),
-    ("s", {"send_back_to": "a"}, "sent_back"),
-]
+LETTERS = [("a", {}, "approved"), ("r", {}, "rejected"), ("s", {"send_back_to": "a"}, "sent_back")]
 
 
 @pytest.mark.parametrize(("letter", "options", "status"), LETTERS)
@@ -477,6 +473,7 @@ def test_letters_that_are_switched_off_do_nothing(open_page: OpenPage, three: Wo
     with open_page("approver") as page:
         page.goto("/legend/")
         page.get_by_role("button", name="Switch these keys off").click()
+        page.get_by_role("button", name="Switch these keys on").wait_for()
         asked = open_question(make_hands("mouse", page), three)
         page.keyboard.press("a")
         page.keyboard.press("r")

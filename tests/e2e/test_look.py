@@ -123,6 +123,7 @@ def pages(three: Workflow) -> list[str]:
     return [
         "/", "/?range=7d", "/stalled/", "/stalled/?kind=lost", "/workers/", "/workflows/",
         "/workflows/three/", "/workflows/modernise/", "/legend/", "/tasks/", "/audit/",
+        "/settings/",
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",

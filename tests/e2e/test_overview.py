@@ -82,6 +82,7 @@ def test_keys_go_places_until_they_are_switched_off(open_page: OpenPage, three: 
         page.keyboard.press("?")
         page.wait_for_url("**/legend/")
         page.get_by_role("button", name="Switch these keys off").click()
+        page.get_by_role("button", name="Switch these keys on").wait_for()
         page.keyboard.press("g")
         page.keyboard.press("o")
         page.get_by_role("button", name="Switch these keys on").wait_for()

@@ -1,0 +1,101 @@
+"""What a person chooses is kept with them, shown on every page, and costs a poll nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from dashboard.preferences import THEME_COOKIE
+from ledger import states
+from ledger.models import AuditEntry, Preference
+from ledger.workflows import Workflow
+from tests.dashboard.conftest import PART
+from tests.factories import make_in
+
+WHOLE = {"zone": "Europe/Berlin", "hours": "12", "theme": "dark", "density": "compact",
+         "keys": "off"}  # fmt: skip
+
+
+@pytest.mark.both_databases
+def test_what_is_chosen_is_on_every_page_and_on_record(operator: Client) -> None:
+    fresh = operator.get("/tasks/").content.decode()
+    assert 'data-theme="system" data-density="roomy" data-keys="on" data-zone=""' in fresh
+    assert operator.post("/settings/", WHOLE)["Location"] == "/settings/"
+    page = operator.get("/tasks/").content.decode()
+    assert 'data-theme="dark" data-density="compact" data-keys="off"' in page
+    assert 'data-zone="Europe/Berlin" data-hours="12"' in page
+    assert 'title="Times are shown in this zone">Europe/Berlin<' in page
+    form = operator.get("/settings/").content.decode()
+    for chosen in ('"Europe/Berlin" selected', '"12" checked', '"dark" checked', '"off" checked'):
+        assert chosen in form
+    entry = AuditEntry.objects.get(action="change_settings")
+    assert entry.after == {"zone": "Europe/Berlin", "hours": 12, "theme": "dark",
+                           "density": "compact", "keys": False}  # fmt: skip
+
+
+@pytest.mark.both_databases
+def test_a_field_that_is_sent_alone_leaves_the_others(operator: Client) -> None:
+    operator.post("/settings/", WHOLE)
+    answer = operator.post("/settings/", {"keys": "on", "next": "/legend/?a=1"})
+    assert (answer.status_code, answer["Location"]) == (303, "/legend/?a=1")
+    kept = Preference.objects.values("zone", "hours", "theme", "density", "keys").get()
+    assert kept == {"zone": "Europe/Berlin", "hours": 12, "theme": "dark",
+                    "density": "compact", "keys": True}  # fmt: skip
+
+
+@pytest.mark.parametrize("back", ["//evil.example/", "https://evil.example/", "/\\evil.example"])
+def test_the_form_leads_to_no_other_site(operator: Client, back: str) -> None:
+    assert operator.post("/settings/", {"keys": "on", "next": back})["Location"] == "/settings/"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"zone": "Mars/Olympus"}, {"zone": "../../etc/passwd"}, {"zone": "x" * 65}, {"hours": "13"},
+     {"theme": "loud"}, {"keys": "maybe"}, {"density": ""}],
+)  # fmt: skip
+def test_what_there_is_not_is_refused_in_words(operator: Client, wrong: dict[str, str]) -> None:
+    answer = operator.post("/settings/", wrong)
+    assert answer.status_code == 422
+    assert "Nothing was saved." in answer.content.decode()
+    assert not Preference.objects.exists()
+
+
+def test_people_choose_for_themselves(sign_in: Callable[..., Client]) -> None:
+    ann, ben = sign_in("operator", "ann"), sign_in("viewer", "ben")
+    ann.post("/settings/", {"theme": "dark"})
+    ben.post("/settings/", {"theme": "light"})
+    assert 'data-theme="dark"' in ann.get("/").content.decode()
+    assert 'data-theme="light"' in ben.get("/").content.decode()
+
+
+def test_the_theme_is_known_where_people_sign_in(operator: Client) -> None:
+    part = operator.post("/settings/", {"theme": "dark"}, headers=PART)
+    assert part.content.decode().strip().startswith('<form id="theme" data-theme="dark"')
+    operator.post("/logout/")
+    assert 'data-theme="dark"' in operator.get("/login/").content.decode()
+    operator.cookies[THEME_COOKIE] = '"><script>'
+    assert 'data-theme="system"' in operator.get("/login/").content.decode()
+
+
+def test_a_zone_that_the_machine_has_no_more_is_shown_as_utc(operator: Client) -> None:
+    operator.post("/settings/", {"zone": "Europe/Berlin"})
+    Preference.objects.update(zone="Europe/Atlantis")
+    page = operator.get("/settings/").content.decode()
+    assert 'title="Times are shown in this zone">UTC<' in page
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("role", ["operator", "superuser"])
+def test_an_unchanged_poll_reads_no_preferences(
+    sign_in: Callable[..., Client], three: Workflow, django_assert_max_num_queries: Any, role: str
+) -> None:
+    client = sign_in(role)
+    make_in(states.QUEUED, three)
+    tag = client.get("/tasks/", headers=PART)["HX-PTag"]
+    with django_assert_max_num_queries(12) as seen:
+        assert client.get("/tasks/", headers=PART | {"HX-PTag": tag}).status_code == 304
+    asked = [one["sql"] for one in seen.captured_queries if "longwatch_preference" in one["sql"]]
+    assert all("longwatch_reach" in one for one in asked)  # with the role, or not at all
