@@ -65,7 +65,7 @@ def find_sight(user: Any) -> Sight:
     rows: list[Any] = list(found.values_list(*columns))
     names = [name for row in rows for name in row[2 + len(LIKES) :]]
     scopes = frozenset().union(*(ROLES.get(name, ()) for name in names))
-    first = list(rows[0]) if rows else [None, True, *(None for _ in LIKES)]
+    first: list[Any] = list(rows[0]) if rows else [None, True, *(None for _ in LIKES)]
     lanes, payload, chosen = first[0], first[1], first[2 : 2 + len(LIKES)]
     likes = dict(zip(LIKES, chosen, strict=True)) if chosen[1] is not None else {}
     return dataclasses.replace(limit_sight(scopes, lanes, payload is not False), likes=likes)
