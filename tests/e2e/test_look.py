@@ -123,7 +123,6 @@ def pages(three: Workflow) -> list[str]:
     return [
         "/", "/?range=7d", "/stalled/", "/stalled/?kind=lost", "/workers/", "/workflows/",
         "/workflows/three/", "/workflows/modernise/", "/legend/", "/tasks/", "/audit/",
-        "/settings/",
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
@@ -132,7 +131,7 @@ def pages(three: Workflow) -> list[str]:
         *texts, f"{of_file}view/", f"{of_file}changes/", "/approvals/", f"/approvals/{asked.id}/",
         f"/approvals/{limit.id}/", "/since/", "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/",
-        f"/tasks/?status=dead&lane=default&tag=nightly&stalled=yes&q={LONG}", "/nowhere/",
+        f"/tasks/?status=dead&lane=default&tag=nightly&stalled=yes&q={LONG}", "/nowhere/", "/settings/",
     ]  # fmt: skip
 
 
