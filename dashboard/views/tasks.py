@@ -216,7 +216,7 @@ def load_list(pairs: list[Pair], cursor: str, seen: Seen, now: dt.datetime) -> d
         "rows": [show_row(task, now) | {"tries": say_tries(task)} for task in page.items],
         "tabs": list_tabs(pairs, seen.counts),
         "matching": min(matching, queries.COUNT_CAP),
-        "bounded": queries.SEARCHED if seen.wanted.since else 0,
+        "bounded": seen.wanted.searched,
         "fresh": fresh,
         "here": write_query(pairs),
         "older": write_query(pairs, ("cursor", page.next_cursor)) if page.next_cursor else "",

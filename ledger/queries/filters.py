@@ -15,10 +15,18 @@ from ledger import clock, states
 from ledger.calls import sees_payload
 from ledger.errors import InvalidInput
 from ledger.models import Task
+from ledger.queries.searching import Found, HasText, IsAmong, collect_ids
+from ledger.queries.seen import see_tasks
 
 SEARCHED = 100_000
 """The newest tasks among which finished ones are looked for, where no index finds them: a rare word
 would otherwise be looked for in every row there is, at each poll."""
+
+SEARCHED_TEXT = 50_000
+"""The same for text, which takes longer: of what any column holds no index knows the middle."""
+
+MOST_FOUND = 10_000
+"""Of what has a text, the newest; more than are ever counted."""
 
 NOT = "not_"
 """What the key of a filter begins with that excludes (`not_lane`)."""
@@ -75,12 +83,23 @@ class TaskFilter:
 
     pairs: Sequence[tuple[str, str]] = ()
     since: dt.datetime | None = None
+    found: Found | None = None
+    """The tasks that have the text and all but the status, once it was searched for."""
 
     def apply(self, rows: QuerySet[Task]) -> QuerySet[Task]:
-        """`rows` narrowed. Raises InvalidInput with the key of what is wrong."""
-        if self.since is not None:
+        """`rows` narrowed. Raises InvalidInput with the key of what is wrong.
+
+        Text is searched for once for a filter, by whoever comes first: `bound_search` gives one
+        that pages, counts and marks can share.
+        """
+        if self.found is None and self.find_text():
+            return self.bound_search().apply(rows)
+        if self.found is not None:
+            rows = rows.filter(IsAmong(self.found.ids))
+        elif self.since is not None:
             rows = rows.filter(Q(created_at__gte=self.since) | Q(status__in=states.UNFINISHED))
-        for key in dict.fromkeys(key for key, _ in self.pairs):
+        done = {"q"} if self.found is not None else set()
+        for key in dict.fromkeys(key for key, _ in self.pairs if key not in done):
             match = match_filter(key, [value for name, value in self.pairs if name == key])
             rows = rows.filter(~match if key.startswith(NOT) else match)
         return rows
@@ -98,14 +117,38 @@ class TaskFilter:
         pairs = [(key, value) for key, value in self.pairs if key.removeprefix(NOT) != "status"]
         return dataclasses.replace(self, pairs=pairs)
 
+    def find_text(self) -> str:
+        """The text that is searched for; empty for none, and for a whole id."""
+        given = [value.strip() for key, value in self.pairs if key == "q"]
+        return given[-1] if given and _read_id(given[-1]) is None else ""
+
+    @property
+    def searched(self) -> int:
+        """Among how many of the newest tasks finished ones are looked for; 0: among all."""
+        if self.since is None:
+            return 0
+        return SEARCHED if self.found is None else SEARCHED_TEXT
+
     def bound_search(self) -> TaskFilter:
-        """The same, among the newest SEARCHED of the finished tasks, if no index finds them."""
-        given = self.drop_status().pairs
-        found = (key in _INDEXED or (key == "q" and _read_id(value)) for key, value in given)
-        if not given or any(found):
+        """The same, if no index finds the tasks, among the newest SEARCHED of the finished ones;
+        text is searched for here, among SEARCHED_TEXT."""
+        if self.found is not None:
             return self
+        text, given = self.find_text(), self.drop_status().pairs
+        indexed = any(key in _INDEXED or (key == "q" and not text) for key, _ in given)
+        bounded = self
+        if given and not indexed and self.since is None:
+            bounded = self._bound(SEARCHED_TEXT if text else SEARCHED)
+        if not text:
+            return bounded
+        rest = [pair for pair in given if pair[0] != "q"]
+        rows = dataclasses.replace(bounded, pairs=rest).apply(see_tasks().filter(HasText(text)))
+        newest = rows.order_by("-created_at", "-pk")[:MOST_FOUND]
+        return dataclasses.replace(bounded, found=collect_ids(newest))
+
+    def _bound(self, count: int) -> TaskFilter:
         times = Task.objects.order_by("-created_at", "-pk").values_list("created_at", flat=True)
-        return dataclasses.replace(self, since=times[SEARCHED - 1 : SEARCHED].first())
+        return dataclasses.replace(self, since=times[count - 1 : count].first())
 
 
 def match_filter(key: str, values: Sequence[str]) -> Q:
@@ -186,12 +229,10 @@ def _match_age(column: str) -> Callable[[str, Sequence[str]], Q]:
 
 
 def _match_text(key: str, values: Sequence[str]) -> Q:
-    """An id, or a part of the title, of the workflow's name or of the error."""
+    """A whole id, or a text; see `searching`."""
     text = values[-1].strip()
-    if (found := _read_id(text)) is not None:
-        return Q(pk=found)
-    error = Q(error__isnull=False) & _search_error(text)
-    return Q(title__icontains=text) | Q(workflow__icontains=text) | error
+    found = _read_id(text)
+    return Q(HasText(text)) if found is None else Q(pk=found)
 
 
 def _read_id(text: str) -> UUID | None:

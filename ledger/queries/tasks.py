@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections import Counter
 from collections.abc import Sequence
@@ -142,8 +143,11 @@ def list_stalled(limit: int = DEFAULT_LIMIT) -> list[dict[str, Any]]:
 
 def count_by_status(wanted: TaskFilter | None = None) -> dict[str, int]:
     """Status -> number of tasks that match `wanted`, whatever its status; each up to COUNT_CAP."""
-    wanted = wanted or TaskFilter()
-    rows = TaskFilter(wanted.drop_status().pairs).apply(see_tasks().filter(status=Later()))
+    wanted = (wanted or TaskFilter()).drop_status()
+    if wanted.found is not None or wanted.find_text():
+        found = wanted.apply(see_tasks()).order_by().values_list("status")
+        return dict.fromkeys(states.STATUSES, 0) | dict(found.annotate(number=Count("id")))
+    rows = dataclasses.replace(wanted, since=None).apply(see_tasks().filter(status=Later()))
     parts: list[str] = []
     params: list[Any] = []
     for statuses, since in ((states.UNFINISHED, None), (states.FINISHED, wanted.since)):

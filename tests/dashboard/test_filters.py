@@ -12,7 +12,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from ledger import clock
+from ledger import clock, queries
 from ledger.models import Reach, Task
 from ledger.queries import filters
 from ledger.workflows import Workflow
@@ -27,7 +27,9 @@ def names(three: Workflow) -> dict[str, str]:
     """id -> name of tasks that differ in everything that a filter looks at."""
     made = {"held": submit(three, lane="one", tags=["night", "two words"], title="Ferry: north")}
     claim(three, lane="one")
-    made["ready"] = submit(three, lane="two", tags=["day"], title="Ferry south")
+    made["ready"] = submit(
+        three, lane="two", tags=["day"], title="Ferry south", input={"note": 'Größe 50%_"'}
+    )
     made["failed"] = make_in("failed", make_workflow("other"))
     made["done"] = make_in("completed", make_workflow("third"))
     Task.objects.filter(pk=made["failed"].pk).update(
@@ -72,6 +74,9 @@ CASES = [
     ('"Ferry: north"', "held"),
     ("quay", "failed"),
     ("odderr", "failed"),
+    ('Größe "50%_"', "ready"),
+    ('"50x_"', ""),
+    ("THREE", "held ready"),
 ]
 COUNTED = ("-lane:one -lane:two", "status:unfinished -status:running", "-error:quay")
 
@@ -157,7 +162,8 @@ def test_who_may_not_read_an_error_cant_find_its_words(
 ) -> None:
     viewer = sign_in("viewer", "vera")
     Reach.objects.create(user=get_user_model().objects.get(username="vera"), payload=False)
-    for typed, count in (("error:quay", 0), ("quay", 0), ("error:oddError", 1), ("odderr", 1)):
+    for typed, count in (("error:quay", 0), ("quay", 0), ("error:oddError", 1), ("odderr", 1),
+                         ("Größe", 0), ("ferry", 2)):  # fmt: skip
         assert len(read_rows(viewer.get("/tasks/", {"q": typed}, follow=True))) == count
 
 
@@ -174,3 +180,33 @@ def test_old_finished_tasks_are_left_out_and_the_page_says_so(
     assert "Finished tasks are looked for among the newest" in page.content.decode()
     assert len(read_rows(operator.get("/tasks/"))) == 5
     assert len(read_rows(operator.get("/tasks/?status=failed"))) == 1
+
+
+def test_text_is_looked_for_among_the_newest_and_all_who_ask_find_the_same(
+    operator: Client, three: Workflow, monkeypatch: pytest.MonkeyPatch,
+    django_assert_max_num_queries: Any,
+) -> None:  # fmt: skip
+    make_in("completed", make_workflow("old-quay"))
+    made = [submit(three, title=f"Quay {number}") for number in range(3)]
+    monkeypatch.setattr(filters, "SEARCHED_TEXT", 3)
+    found = {str(task.pk) for task in made}
+    with django_assert_max_num_queries(12):
+        page = operator.get("/tasks/?q=quay")
+    assert {*read_rows(page)} == found
+    assert page.context["matching"] == 3
+    assert "Finished tasks are looked for among the newest 3." in page.content.decode()
+    assert {one["id"] for one in operator.get("/api/v1/tasks?q=quay").json()["items"]} == found
+    monkeypatch.setattr(filters, "MOST_FOUND", 2)
+    page = operator.get("/tasks/?q=quay")
+    assert len(read_rows(page)) == page.context["matching"] == 2
+    assert sum(queries.count_by_status(queries.TaskFilter([("q", "quay")])).values()) == 2
+
+
+def test_a_part_of_an_id_and_its_hyphens_finds_the_task(
+    operator: Client, names: dict[str, str]
+) -> None:
+    for key, name in names.items():
+        for typed in (key, key[-12:], key[9:23], key[-12:].upper()):
+            assert [names[row] for row in read_rows(operator.get("/tasks/", {"q": typed}))] == [
+                name
+            ]
