@@ -14,6 +14,7 @@ from typing import Any
 from django.db import connection
 
 from ledger import clock, conf
+from ledger.bulk.doing import do_pending
 from ledger.conf import Tunables
 from ledger.transitions import sweeps
 
@@ -39,7 +40,8 @@ _LOOK = """SELECT {now},
   (SELECT max(lease_seconds) FROM longwatch_worker WHERE seen_at > {recent}),
   EXISTS (SELECT 1 FROM longwatch_task
     WHERE finished_at IS NOT NULL AND parent_id IS NOT NULL AND NOT parent_told)
-  OR EXISTS (SELECT 1 FROM longwatch_task WHERE cascade_upto IS NOT NULL)"""
+  OR EXISTS (SELECT 1 FROM longwatch_task WHERE cascade_upto IS NOT NULL),
+  EXISTS (SELECT 1 FROM longwatch_bulk_operation WHERE status IN ('running', 'stopping'))"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class Swept:
     enforced: int = 0
     related: int = 0
     """Parents told of ended children, and children ended with their parents."""
+    bulk: int = 0
+    """Items of bulk operations."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class Due:
     """Seconds; of any worker seen of late, which may be set otherwise than this process."""
     families: bool
     """A parent has ended children that it does not know of, or children to be ended."""
+    bulk: bool
+    """A bulk operation is not done."""
     scheduled: dt.datetime | None
     wait: dt.datetime | None
     """A decision takes effect, a signal has not come, children are to be looked at again."""
@@ -91,10 +97,10 @@ def look_ahead() -> Due:
         now = clock.fragment(connection.vendor)
         recent = clock.fragment(connection.vendor, f"-{RECENT_SECONDS}")
         cursor.execute(_LOOK.format(now=now, recent=recent).replace("%", "%%"), [])
-        *row, longest_lease, families = cursor.fetchone()
+        *row, longest_lease, families, bulk = cursor.fetchone()
     read_at, *times = [None if value is None else clock.parse(value) for value in row]
     assert read_at is not None
-    return Due(read_at, longest_lease or 0.0, bool(families), *times)
+    return Due(read_at, longest_lease or 0.0, bool(families), bool(bulk), *times)
 
 
 def sweep(
@@ -136,6 +142,7 @@ def sweep(
         enforced=(
             sweeps.enforce_limits(limit) if is_over(due.wall) or is_over(due.deadline) else 0
         ),
+        bulk=do_pending(limit) if due.bulk else 0,
     )
 
 
@@ -167,8 +174,9 @@ class Sweeper:
             since = now
         swept: Any = sweep(due=due, reclaim=now - since >= self.patience, explain=self.explain)
         self._contact_since = since
-        # A full batch leaves more to do at once.
-        wait = MIN_SECONDS if max(dataclasses.astuple(swept)) >= 100 else due.seconds_left()
+        # A full batch leaves more to do at once; so does one of bulk operations that time ended.
+        full = max(dataclasses.astuple(swept)) >= 100 or swept.bulk > 0
+        wait = MIN_SECONDS if full else due.seconds_left()
         wait = max(MIN_SECONDS, wait)
         self._next_due = time.monotonic() + wait
         return wait

@@ -21,6 +21,8 @@ from ledger.models import (
     Artifact,
     AuditEntry,
     Blob,
+    BulkItem,
+    BulkOperation,
     Effect,
     Event,
     Handoff,
@@ -268,3 +270,18 @@ class PreferenceAdmin(RecordAdmin):
 
     list_display = ("user", "zone", "theme", "density", "keys")
     list_select_related = ("user",)
+
+
+@admin.register(BulkOperation)
+class BulkOperationAdmin(RecordAdmin):
+    """One action on many tasks."""
+
+    list_display = ("id", "action", "status", "total", "actor", "created_at", "finished_at")
+
+
+@admin.register(BulkItem)
+class BulkItemAdmin(RecordAdmin):
+    """What came of it for each task."""
+
+    list_display = ("id", "operation_id", "task", "outcome", "status_seen", "done_at", "why")
+    search_fields = ("task__exact",)

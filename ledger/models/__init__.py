@@ -3,6 +3,7 @@
 from ledger.models.alerts import AlertCondition, AlertDelivery, AlertRule, Outbox
 from ledger.models.approvals import Approval, ApprovalVote
 from ledger.models.artifacts import Artifact, Blob, Upload, UploadPart
+from ledger.models.bulk import BulkItem, BulkOperation
 from ledger.models.effects import Effect
 from ledger.models.handoffs import Handoff
 from ledger.models.history import Event, Reservation, Spend, StepOutput
@@ -22,6 +23,8 @@ __all__ = [
     "Artifact",
     "AuditEntry",
     "Blob",
+    "BulkItem",
+    "BulkOperation",
     "Effect",
     "Event",
     "Handoff",

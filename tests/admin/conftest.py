@@ -16,6 +16,8 @@ from ledger.models import (
     Artifact,
     AuditEntry,
     Blob,
+    BulkItem,
+    BulkOperation,
     Effect,
     Event,
     Handoff,
@@ -91,6 +93,9 @@ def full(flow: Workflow) -> Task:
                                     target="http://a/<key>", secret="<secret>", created_by="<by>",
                                     created_at=now, updated_at=now, next_at=now)  # fmt: skip
     Visit.objects.create(actor="<actor>", seen_at=now)
+    bulk = BulkOperation.objects.create(action="<do>", actor="<actor>", selection={"a": HOSTILE},
+                                        total=1, created_at=now, reason=HOSTILE)  # fmt: skip
+    BulkItem.objects.create(operation=bulk, task=task.pk, why=HOSTILE)
     told = Outbox.objects.create(at=now, kind="<kind>", data={"title": HOSTILE})
     AlertDelivery.objects.create(rule=rule, outbox=told, seq=1, created_at=now, error=HOSTILE[:90])
     AlertCondition.objects.create(key=f"<key>{HOSTILE}", kind="<kind>", since=now)

@@ -1,0 +1,185 @@
+"""An operation is made in one transaction, with all its items; and stopped."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+from django.db.models import Exists, OuterRef
+
+from ledger import canonical, clock, sql
+from ledger.auditing import write_entry
+from ledger.bulk.actions import BulkAction, find_action
+from ledger.bulk.selecting import MAX_ITEMS, Selection, compile_rows, say_bound
+from ledger.errors import IdempotencyConflict, InvalidInput, LedgerError, NotFound, TaskNotFound
+from ledger.events import Actor
+from ledger.models import BulkItem, BulkOperation
+from ledger.models import bulk as words
+from ledger.queries.bulk import see_operations
+from ledger.transitions.moves import skip_locked
+from ledger.transitions.operators import check_reason
+from ledger.transitions.submit import check_key
+
+MAX_OPEN = 50
+"""Operations that are not done yet, of all people."""
+
+
+class SelectionGrew(LedgerError):
+    """More tasks match now than the caller was shown."""
+
+    code = "selection_grew"
+    status = 409
+
+    def __init__(self, seen: int, now: int) -> None:
+        super().__init__(
+            f"It is for {now:,} tasks now, and was for {seen:,} when you looked. "
+            "Look again, then decide."
+        )
+
+
+def make_operation(
+    name: str,
+    selection: Selection,
+    *,
+    actor: Actor,
+    arguments: Mapping[str, Any] | None = None,
+    reason: str = "",
+    key: str | None = None,
+    expected: int | None = None,
+) -> tuple[BulkOperation, bool]:
+    """(the operation, whether it is new): every task that is chosen is an item of it.
+
+    What the action can't be done to is an item as well, skipped from the start. With `key` the same
+    request gives the same operation. Raises InvalidInput, IdempotencyConflict, and SelectionGrew
+    when it would be done to more than `expected`.
+    """
+    action = find_action(name)
+    check_reason(reason)
+    check_key(key, "Idempotency-Key")
+    given = action.read(arguments or {})
+    body = [name, given, reason, [str(one) for one in selection.ids or ()], selection.pairs]
+    digest = hashlib.sha256(canonical.dump_json(_listed(body), "body").encode()).hexdigest()
+    with sql.atomic():
+        if (known := _find_known(actor, key, digest)) is not None:
+            return known, False
+        if BulkOperation.objects.filter(status__in=words.OPEN).count() >= MAX_OPEN:
+            raise InvalidInput("action", f"{MAX_OPEN} bulk operations are not done yet; wait, or "
+                               "stop one")  # fmt: skip
+        row = BulkOperation(
+            action=name, arguments=given, reason=reason, selection=selection.describe(),
+            actor=str(actor), idempotency_key=key, body_digest=digest, total=0,
+            created_at=clock.read(),
+        )  # fmt: skip
+        BulkOperation.objects.bulk_create([row])
+        applies = _store_items(row, action, selection)
+        if expected is not None and applies > expected:
+            raise SelectionGrew(expected, applies)
+        BulkOperation.objects.filter(pk=row.pk).update(total=row.total)
+        write_entry(
+            actor, "bulk_started", f"bulk:{row.pk}", at=row.created_at, reason=reason,
+            after={"action": name, "arguments": given, "tasks": applies, **row.selection},
+        )  # fmt: skip
+    return row, True
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as the lists that JSON knows."""
+    return [_listed(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _find_known(actor: Actor, key: str | None, digest: str) -> BulkOperation | None:
+    if key is None:
+        return None
+    row = BulkOperation.objects.filter(actor=str(actor), idempotency_key=key).first()
+    if row is not None and row.body_digest != digest:
+        raise IdempotencyConflict(key)
+    return row
+
+
+def _store_items(row: BulkOperation, action: BulkAction, selection: Selection) -> int:
+    """One statement for all of them; returns how many are to be done."""
+    chosen, params = compile_rows(action, selection)
+    pk = BulkOperation._meta.pk.get_db_prep_value(row.pk, connection)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO longwatch_bulk_item (operation_id, task, revision_seen, status_seen, "
+            "approval, digest, outcome, why, done_at) "
+            f"WITH chosen (id, revision, status, why) AS ({chosen}) "
+            "SELECT %s, id, revision, status, NULL, '', "
+            "CASE WHEN why = '' THEN 'pending' ELSE 'skipped' END, why, NULL FROM chosen",
+            [*params, pk],
+        )
+    row.total = row.items.count()
+    if row.total > MAX_ITEMS:
+        raise InvalidInput("tasks", say_bound(f"More than {MAX_ITEMS:,}"))
+    if selection.ids is not None:
+        row.total += _store_missing(row, selection.ids)
+    applies = row.items.filter(outcome=words.PENDING).count()
+    if not applies:
+        raise InvalidInput("tasks", f"there is none to {action.name}" + _say_why(row))
+    return applies
+
+
+def _store_missing(row: BulkOperation, ids: tuple[UUID, ...]) -> int:
+    """Ids that are no task of the caller's: refused from the start."""
+    missing = set(ids) - set(row.items.values_list("task", flat=True))
+    BulkItem.objects.bulk_create(
+        [
+            BulkItem(operation=row, task=key, outcome=words.REFUSED, why=str(TaskNotFound(key)),
+                     done_at=row.created_at)
+            for key in ids if key in missing
+        ]
+    )  # fmt: skip
+    return len(missing)
+
+
+def _say_why(row: BulkOperation) -> str:
+    first = row.items.exclude(why="").values_list("why", flat=True).first()
+    return f" among the {row.total:,} chosen: {first}" if first else "; no task matches"
+
+
+def stop_operation(operation_id: UUID, *, actor: Actor, reason: str = "") -> BulkOperation:
+    """running -> stopped: what is done stays, no further task is begun.
+
+    `stopping` for as long as a worker is in the middle of an item. Stopping twice is harmless.
+    Raises NotFound.
+    """
+    check_reason(reason)
+    with sql.atomic():
+        row = see_operations().select_for_update().filter(pk=operation_id).first()
+        if row is None:
+            raise NotFound("bulk operation", operation_id)
+        if row.status == words.RUNNING:
+            BulkOperation.objects.filter(pk=row.pk).update(
+                status=words.STOPPING, stopped_by=str(actor)
+            )
+            write_entry(actor, "bulk_stopped", f"bulk:{row.pk}", reason=reason)
+    stop_pending(operation_id)
+    return BulkOperation.objects.get(pk=operation_id)
+
+
+def stop_pending(operation_id: UUID) -> int:
+    """The items of a stopping operation that nobody is in the middle of are stopped; how many."""
+    with sql.atomic():
+        pending = BulkItem.objects.filter(operation=operation_id, outcome=words.PENDING)
+        keys = list(skip_locked(pending).values_list("pk", flat=True))
+        for start in range(0, len(keys), 1_000):
+            some = pending.filter(pk__in=keys[start : start + 1_000])
+            some.update(outcome=words.STOPPED, done_at=clock.now())
+    close_operation(operation_id)
+    return len(keys)
+
+
+def close_operation(operation_id: UUID) -> bool:
+    """running -> done, stopping -> stopped, once no item is left to be done."""
+    pending = BulkItem.objects.filter(operation=OuterRef("pk"), outcome=words.PENDING)
+    rows = BulkOperation.objects.filter(pk=operation_id).exclude(Exists(pending))
+    ends = {words.RUNNING: words.DONE, words.STOPPING: words.STOPPED}
+    with sql.atomic():
+        return any(
+            rows.filter(status=status).update(status=end, finished_at=clock.now())
+            for status, end in ends.items()
+        )

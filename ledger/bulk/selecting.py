@@ -1,0 +1,110 @@
+"""Which tasks an operation is for: ids, or whatever a list's filter matches at one moment."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+from django.db.models import QuerySet
+
+from ledger.bulk.actions import BulkAction
+from ledger.errors import InvalidInput
+from ledger.models import Task
+from ledger.queries import TaskFilter
+from ledger.queries.seen import see_tasks
+
+MAX_ITEMS = 10_000
+"""Tasks of one operation."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selection:
+    """Either `ids`, or the `pairs` of a filter as of TaskFilter (no pair at all: every task)."""
+
+    ids: tuple[UUID, ...] | None = None
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    def select(self) -> QuerySet[Task]:
+        """The tasks, of those that the caller sees. Raises InvalidInput for a filter."""
+        if self.ids is not None:
+            return see_tasks().filter(pk__in=self.ids)
+        return TaskFilter(self.pairs).bound_search().apply(see_tasks())
+
+    def describe(self) -> dict[str, Any]:
+        """As an operation keeps it."""
+        if self.ids is not None:
+            return {"ids": len(self.ids)}
+        return {"filter": [list(pair) for pair in self.pairs]}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preview:
+    """What an action would be done to now: numbers by (status, why it is left out; "" if not)."""
+
+    counts: dict[tuple[str, str], int]
+
+    @property
+    def total(self) -> int:
+        """All that were chosen."""
+        return sum(self.counts.values())
+
+    @property
+    def applies(self) -> int:
+        """Those that are not left out."""
+        return sum(number for (_, why), number in self.counts.items() if not why)
+
+    def count_statuses(self) -> dict[str, int]:
+        """Status -> number of those that are not left out."""
+        return {status: number for (status, why), number in self.counts.items() if not why}
+
+    def count_reasons(self) -> dict[str, int]:
+        """Why -> number of those that are left out."""
+        found: dict[str, int] = {}
+        for (_, why), number in self.counts.items():
+            if why:
+                found[why] = found.get(why, 0) + number
+        return found
+
+
+def read_ids(given: Sequence[Any]) -> tuple[UUID, ...]:
+    """Ids, each once, in order. Raises InvalidInput."""
+    if len(given) > MAX_ITEMS:
+        raise InvalidInput("tasks", say_bound(len(given)))
+    try:
+        return tuple(dict.fromkeys(UUID(str(one)) for one in given))
+    except ValueError:
+        raise InvalidInput("tasks", "takes ids of tasks") from None
+
+
+def say_bound(number: int | str) -> str:
+    """The bound, and what to do about it."""
+    return (
+        f"{number} tasks are chosen, and one operation takes {MAX_ITEMS:,}; narrow the filter (by "
+        "lane, workflow or created) and do it in parts"
+    )
+
+
+def preview(action: BulkAction, selection: Selection) -> Preview:
+    """What it would be done to. Raises InvalidInput for a filter, and beyond MAX_ITEMS."""
+    sql, params = compile_rows(action, selection)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"WITH chosen (id, revision, status, why) AS ({sql}) "
+            "SELECT status, why, count(*) FROM chosen GROUP BY status, why",
+            params,
+        )
+        found = Preview({(status, why): number for status, why, number in cursor.fetchall()})
+    if found.total > MAX_ITEMS:
+        raise InvalidInput("tasks", say_bound(f"More than {MAX_ITEMS:,}"))
+    return found
+
+
+def compile_rows(action: BulkAction, selection: Selection) -> tuple[str, Sequence[Any]]:
+    """The statement that selects (id, revision, status, why), one row more than there may be."""
+    rows = selection.select().order_by("created_at", "pk").annotate(why=action.explain())
+    some = rows.values_list("pk", "revision", "status", "why")[: MAX_ITEMS + 1]
+    compiled: tuple[str, Sequence[Any]] = some.query.sql_with_params()
+    return compiled
