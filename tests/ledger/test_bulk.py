@@ -267,7 +267,7 @@ def test_the_sweeper_looks_only_while_one_is_open(flow: Workflow) -> None:
     assert not sweeper.look_ahead().bulk
     operation = start("pause", choose([submit(flow)]))
     assert sweeper.sweep(due=sweeper.look_ahead()).bulk == 1
-    assert show_operation(operation.pk)["status"] == "done"
+    assert finish(operation) == {"done": 1}
     assert not sweeper.look_ahead().bulk
 
 
