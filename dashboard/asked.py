@@ -1,77 +1,21 @@
-"""What the pages say about a question: the queue beside it, its state, what answers lead to."""
+"""What the pages say about a question: its state, what answers lead to, what was asked before."""
 
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dashboard import changes, shown, words
+from dashboard import changes, outcomes, shown, words
 from dashboard.access import PageRequest
 from dashboard.answers import AnswerForm, say_value
+from dashboard.queue import name_query
 from dashboard.templatetags.longwatch import bound, read_server_time
 from ledger import conf, queries
 from ledger.access import APPROVE, PAYLOAD, is_assigned
 from ledger.models import Approval
 from ledger.models.approvals import OPEN
 from ledger.transitions import approvals
-
-DECIDED_SHOWN = 20
-JUST = dt.timedelta(minutes=15)
-"""Answers up to this age stand apart in the queue."""
-
-SOON = dt.timedelta(hours=1)
-"""A question that expires within this time is marked."""
-
-
-def load_queue(request: PageRequest, open_id: str) -> dict[str, Any]:
-    """The open questions, those that this person may not answer and those that are for others
-    apart, and the last answers.
-
-    `open_id` is the question that the page shows beside it.
-    """
-    waiting, decided = queries.list_waiting(), queries.list_decided(DECIDED_SHOWN)
-    me, now = str(request.actor), read_server_time()
-    asked = {json.dumps(one["assignees"]): one["assignees"] for one in waiting}
-    for_me = {key for key, assignees in asked.items() if is_assigned(me, assignees)}
-    mine = [one for one in waiting if json.dumps(one["assignees"]) in for_me]
-    others = [one for one in waiting if json.dumps(one["assignees"]) not in for_me]
-    own = [one for one in mine if one["task__submitted_by"] == me and not one["self_approval"]]
-    name_deciders(decided)
-    for one in waiting:
-        one["urgent"] = one["expires_at"] - now < SOON
-    answers = approvals.DECISIONS.values()
-    for one in decided:
-        one["undoable"] = (
-            one["status"] in answers and one["applied_at"] is None and APPROVE in request.scopes
-        )
-    just = [one for one in decided if one["undoable"] or now - one["decided_at"] < JUST]
-    seen = [
-        (one["id"], one.get("status"), one.get("undoable"), one.get("urgent"), one in just)
-        for one in waiting + decided
-    ]
-    shown_as = repr([open_id, [one["id"] for one in others], *seen])
-    return {
-        "section": "approvals",
-        "open_id": open_id,
-        "yours": [one for one in mine if one not in own],
-        "own": own,
-        "others": others,
-        "decided": decided,
-        "just": just,
-        "earlier": [one for one in decided if one not in just],
-        "queue_tag": hashlib.sha256(shown_as.encode()).hexdigest()[:16],
-    }
-
-
-def name_deciders(rows: Iterable[dict[str, Any]]) -> None:
-    """Put the name of who decided into each row, as `by`."""
-    found = [row for row in rows if row["decided_by"]]
-    called = shown.name_actors(row["decided_by"] for row in found)
-    for row in found:
-        row["by"] = called[row["decided_by"]]
 
 
 def load_state(request: PageRequest, row: Approval) -> dict[str, Any]:
@@ -92,9 +36,12 @@ def load_state(request: PageRequest, row: Approval) -> dict[str, Any]:
         "undoable": answered and row.applied_at is None,
         "settled": row.status != OPEN and not (answered and row.applied_at is None),
         "final": approvals.is_irrevocable(row),
+        "outcomes": outcomes.say_outcomes(row),
+        "missing": count_missing(row),
         "form": AnswerForm(asked=row),
         "notice": "",
         "tag": make_state_tag(row),
+        "query": name_query(request),
         "submitter": called[row.task.submitted_by],
         "decider": called.get(row.decided_by, ""),
         "votes": [vote | {"name": called[vote["by"]]} for vote in shown_row["votes"]],
@@ -110,6 +57,12 @@ def load_state(request: PageRequest, row: Approval) -> dict[str, Any]:
         "unreadable": changed.hidden,
         "undo_seconds": conf.load().undo_seconds,
     }
+
+
+def count_missing(row: Approval) -> int:
+    """How many approvals an open question needs yet."""
+    given = [vote for vote in row.votes.all() if vote.voided_at is None]
+    return row.votes_needed - sum(vote.decision == "approve" for vote in given)
 
 
 def join_names(actors: Iterable[str], called: Mapping[str, str]) -> str:
@@ -146,11 +99,11 @@ def load_context(row: Approval) -> dict[str, Any]:
     """What stands beside the request: tests, the task's limits, what a send back redoes."""
     task = queries.find_task(row.task_id)
     asked = [one for one in queries.list_asked(row.task_id) if one["id"] != row.pk]
-    name_deciders(asked)
+    shown.name_deciders(asked)
     files = changes.read_changes(row.payload, row.attached).files
     tests = [file for file in files if file.is_test]
     return {
-        "rest": changes.list_rest(row.payload),
+        "rest": outcomes.list_rest(row),
         "changed": [file for file in files if not file.is_test],
         "tests": tests if len(tests) > FOLD else [],
         "limits": [
@@ -174,6 +127,7 @@ def sum_redone(row: Approval) -> dict[str, Any]:
     return {
         "units": sum(one.units for one in later),
         "took": sum((one.worked for one in later), dt.timedelta()),
+        "money": words.say_money(sum(one.nano for one in later)),
         "round": row.round + 1,
     }
 

@@ -163,6 +163,14 @@ def name_actors(actors: Iterable[str]) -> dict[str, str]:
     return {actor: _name_actor(actor, names.get(actor)) for actor in everybody}
 
 
+def name_deciders(rows: Iterable[dict[str, Any]]) -> None:
+    """Put the name of who decided into each row, as `by`."""
+    found = [row for row in rows if row["decided_by"]]
+    called = name_actors(row["decided_by"] for row in found)
+    for row in found:
+        row["by"] = called[row["decided_by"]]
+
+
 def _name_actor(actor: str, name: str | None) -> str:
     kind, _, key = actor.partition(":")
     if kind == "user":

@@ -5,6 +5,7 @@ from django.urls import URLPattern, URLResolver, path
 from dashboard.views import (
     actions,
     alerts,
+    answered,
     approvals,
     artifacts,
     audit,
@@ -51,6 +52,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("tasks/<uuid:task_id>/<slug:name>/", actions.act_on_task, name="act"),
     # approvals/
     path("approvals/", approvals.show_approvals, name="approvals"),
+    path("approvals/answers/", answered.show_answers, name="answers"),
     path("approvals/<uuid:approval_id>/", approvals.show_approval, name="approval"),
     path(
         "approvals/<uuid:approval_id>/files/<int:index>/", approvals.show_file, name="approval-file"

@@ -106,3 +106,13 @@ def is_assigned(actor: str, assignees: Sequence[str] | None) -> bool:
         return False
     members = users._default_manager.filter(groups__name__in=names, is_active=True)
     return bool(members.filter(pk=key).exists())
+
+
+def list_memberships(actor: str) -> frozenset[str]:
+    """What an actor may be asked as: by itself, and as a member of its groups (`group:legal`)."""
+    users: Any = get_user_model()
+    kind, _, key = actor.partition(":")
+    if kind != "user" or not hasattr(users, "groups"):
+        return frozenset({actor})
+    names = users._default_manager.filter(pk=key, is_active=True).values_list("groups__name")
+    return frozenset({actor, *(f"group:{name}" for (name,) in names if name)})

@@ -13,8 +13,11 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard import changes, words
 from dashboard.access import PageRequest, allow
 from dashboard.answers import AnswerForm
-from dashboard.asked import load_context, load_queue, load_state, make_state_tag
-from dashboard.htmx import find_unchanged, render_page, wants_part
+from dashboard.asked import count_missing, load_context, load_state, make_state_tag
+from dashboard.htmx import find_unchanged, make_redirect, render_page, wants_part
+from dashboard.outcomes import say_outcomes
+from dashboard.queue import find_next, load_queue, name_query
+from dashboard.rich_text import reveal_controls
 from ledger import conf, queries
 from ledger.access import APPROVE, READ
 from ledger.errors import ApprovalClosed, InvalidInput, LedgerError
@@ -111,7 +114,7 @@ def answer_approval(request: PageRequest, approval_id: UUID) -> HttpResponseBase
         )
     except LedgerError as error:
         return refuse_answer(request, approval_id, form, error)
-    return render_after(request, approval_id, "Your answer is stored.")
+    return go_on(request, approval_id)
 
 
 @require_POST
@@ -152,11 +155,25 @@ def render_question(
     )
 
 
+def go_on(request: PageRequest, approval_id: UUID) -> HttpResponseBase:
+    """After an answer: the next question of this person, if there is one."""
+    row = queries.find_approval(approval_id)
+    said = words.ANSWERS[row.status] if row.status != OPEN else "Your vote is stored"
+    following = find_next(request, row.expires_at, row.pk)
+    if following is None:
+        return render_after(request, approval_id, f"{said}: {row.subject}")
+    undo = "" if row.applied_at or row.status == OPEN else " Undo it in the list."
+    messages.success(request, f"{said}: {reveal_controls(row.subject)}.{undo}")
+    path = reverse("dashboard:approval", args=[following])
+    return make_redirect(request, f"{path}{name_query(request)}")
+
+
 def render_after(request: PageRequest, approval_id: UUID, sentence: str) -> HttpResponseBase:
     """After an answer or an undo: every changed part for htmx, else the page anew."""
     if not wants_part(request):
         messages.success(request, sentence)
-        return HttpResponseRedirect(reverse("dashboard:approval", args=[approval_id]))
+        path = reverse("dashboard:approval", args=[approval_id])
+        return HttpResponseRedirect(f"{path}{name_query(request)}")
     row = queries.find_approval(approval_id)
     context = load_state(request, row) | load_queue(request, str(approval_id))
     return render_page(
@@ -171,6 +188,9 @@ def ask_again(request: PageRequest, row: Approval, form: AnswerForm) -> HttpResp
         "section": "approvals",
         "approval": queries.show_approval(row),
         "row": row,
+        "outcomes": say_outcomes(row),
+        "missing": count_missing(row),
+        "query": name_query(request),
         "given": form.cleaned_data,
         "carried": form.list_carried(),
         "edited": sum(one["edited"] for one in form.list_settings()),

@@ -17,6 +17,7 @@ from ledger.models import (
     AlertRule,
     ApiToken,
     Approval,
+    ApprovalLook,
     ApprovalVote,
     Artifact,
     AuditEntry,
@@ -285,3 +286,10 @@ class BulkItemAdmin(RecordAdmin):
 
     list_display = ("id", "operation_id", "task", "outcome", "status_seen", "done_at", "why")
     search_fields = ("task__exact",)
+
+
+@admin.register(ApprovalLook)
+class ApprovalLookAdmin(RecordAdmin):
+    """Which questions people were shown."""
+
+    list_display = ("approval", "by", "at")

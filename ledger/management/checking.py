@@ -20,6 +20,7 @@ from ledger.errors import LedgerError
 from ledger.events import Actor
 from ledger.models import (
     Approval,
+    ApprovalLook,
     ApprovalVote,
     Artifact,
     Effect,
@@ -179,7 +180,8 @@ def delete_rows() -> None:
     mine = old.filter(lane__in=_lanes) | old.filter(created_at__lt=clock.now(-STALE_SECONDS))
     ids = list(mine.values_list("pk", flat=True))
     with transaction.atomic():
-        ApprovalVote.objects.filter(approval__task__in=ids).delete()
+        for of_approval in (ApprovalLook, ApprovalVote):
+            of_approval.objects.filter(approval__task__in=ids).delete()
         for table in (Approval, Artifact, Effect, Handoff, Reservation, Spend, Event,
                       StepOutput):  # fmt: skip
             table.objects.filter(task__in=ids).delete()

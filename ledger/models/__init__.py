@@ -1,7 +1,7 @@
 """The tables. Constraints and indexes live here; behaviour lives in `transitions`."""
 
 from ledger.models.alerts import AlertCondition, AlertDelivery, AlertRule, Outbox
-from ledger.models.approvals import Approval, ApprovalVote
+from ledger.models.approvals import Approval, ApprovalLook, ApprovalVote
 from ledger.models.artifacts import Artifact, Blob, Upload, UploadPart
 from ledger.models.bulk import BulkItem, BulkOperation
 from ledger.models.effects import Effect
@@ -19,6 +19,7 @@ __all__ = [
     "AlertRule",
     "ApiToken",
     "Approval",
+    "ApprovalLook",
     "ApprovalVote",
     "Artifact",
     "AuditEntry",

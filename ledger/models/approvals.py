@@ -17,6 +17,7 @@ VOID = "void"
 QUESTION = "question"
 LIMIT = "limit"
 """The two kinds: what a step asks, and what the engine asks when a limit is used up."""
+KINDS = (QUESTION, LIMIT)
 STATUSES = (OPEN, APPROVED, REJECTED, SENT_BACK, EXPIRED, VOID)
 
 
@@ -89,6 +90,16 @@ class Approval(models.Model):
                 name="longwatch_approval_remind",
             ),
             models.Index(fields=["requested_at", "id"], name="longwatch_approval_list"),
+            models.Index(
+                fields=["decided_at", "id"],
+                condition=Q(decided_at__isnull=False),
+                name="longwatch_approval_decided",
+            ),
+            models.Index(
+                fields=["step", "decided_at"],
+                condition=Q(decided_at__isnull=False),
+                name="longwatch_approval_step",
+            ),
         )
         constraints = (
             models.UniqueConstraint(
@@ -131,3 +142,20 @@ class ApprovalVote(models.Model):
 
     def __str__(self) -> str:
         return f"{self.by}: {self.decision}"
+
+
+class ApprovalLook(models.Model):
+    """That a person was shown a question, and when last: what was revised since is told apart."""
+
+    approval = models.ForeignKey(Approval, models.PROTECT, related_name="looks")
+    by = models.CharField(max_length=200)
+    at = models.DateTimeField()
+
+    class Meta:
+        db_table = "longwatch_approval_look"
+        constraints = (
+            models.UniqueConstraint(fields=["approval", "by"], name="longwatch_look_once"),
+        )
+
+    def __str__(self) -> str:
+        return self.by

@@ -51,12 +51,10 @@ from ledger.queries.pages import (
     find_edit_reason,
     find_output,
     list_asked,
-    list_decided,
     list_from,
     list_latest_events,
     list_latest_outputs,
     list_runs,
-    list_waiting,
     make_tag,
     mark_list,
     may_stop,
@@ -65,6 +63,7 @@ from ledger.queries.pages import (
     sum_steps,
 )
 from ledger.queries.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
+from ledger.queries.questions import list_decided, list_waiting
 from ledger.queries.seen import HIDDEN, require_family, require_payload
 from ledger.queries.tasks import (
     COUNT_CAP,

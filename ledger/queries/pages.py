@@ -15,17 +15,12 @@ from ledger.conf import format_money
 from ledger.errors import NotFound, TaskNotFound
 from ledger.models import Event, StepOutput, Task
 from ledger.models.approvals import OPEN
-from ledger.queries.approvals import TASK_COLUMNS
 from ledger.queries.filters import IsStalled, TaskFilter
 from ledger.queries.fleet import load_fleet
 from ledger.queries.history import show_event, show_outputs
 from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
 from ledger.queries.seen import hide_text, see_approvals, see_tasks
 from ledger.queries.tasks import COUNT_CAP, LARGE, task_json
-
-MAX_WAITING = 200
-"""Approvals on one page; they are sorted by what expires first, so the rest can wait its turn."""
-
 
 STOP_AFTER = 10.0
 """A unit has so many seconds to end by itself after a cancel was asked; then it may be stopped."""
@@ -215,24 +210,6 @@ def list_latest_events(
     if before:
         rows = rows.filter(seq__lt=before)
     return [show_event(row) for row in rows[:limit]]
-
-
-def list_waiting() -> list[dict[str, Any]]:
-    """The open approvals, first the one that expires first, without body and payload."""
-    columns = "id step round risk subject money outside_effect requested_at expires_at".split()
-    own = [*columns, "self_approval", "assignees"]
-    rows = see_approvals().filter(status=OPEN).order_by("expires_at", "id")
-    return list(
-        rows.values(*own, "task_id", *(f"task__{name}" for name in TASK_COLUMNS))[:MAX_WAITING]
-    )
-
-
-def list_decided(limit: int = 20) -> list[dict[str, Any]]:
-    """The approvals that were answered (or ended) last, newest first."""
-    rows = see_approvals().exclude(status=OPEN).order_by("-decided_at", "-id")
-    own = "id step risk subject status decided_by decided_at applied_at comment task_id".split()
-    of_task = ("task__workflow", "task__title", "task__available_at")
-    return _hide_comments(rows.values(*own, *of_task)[:limit])
 
 
 def count_waiting() -> int:

@@ -20,6 +20,7 @@ from ledger.events import Actor
 from ledger.limits import describe_used
 from ledger.models import (
     Approval,
+    ApprovalLook,
     ApprovalVote,
     Artifact,
     Effect,
@@ -41,7 +42,7 @@ DEMO = Actor("cli", "demo")
 
 KEY = "demo-"
 OWN = (Approval, Artifact, Handoff, LiveLog, Signal, Reservation, Spend, Event, StepOutput)
-"""What goes with a task, in this order; votes go before their approvals."""
+"""What goes with a task, in this order; votes and looks go before their approvals."""
 
 MAX_DEMO = 1_000
 
@@ -102,7 +103,8 @@ def _delete_one(seen: Task, actor: Actor, reason: str) -> Verdict | None:
 
 
 def _delete_rows(task: Task) -> None:
-    ApprovalVote.objects.filter(approval__task=task).delete()
+    for of_approval in (ApprovalLook, ApprovalVote):
+        of_approval.objects.filter(approval__task=task).delete()
     for table in OWN:
         table._default_manager.filter(task=task).delete()
     task.delete()

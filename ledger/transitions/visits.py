@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from ledger import clock
 from ledger.events import Actor
-from ledger.models import Visit
+from ledger.models import ApprovalLook, Visit
 
 AWAY_SECONDS: Final = 1_800.0
 """Who did not look for so long was away."""
@@ -46,3 +47,14 @@ def note_visit(actor: Actor) -> Away | None:
 def put_away(actor: Actor) -> None:
     """The person has seen what happened."""
     Visit.objects.filter(pk=str(actor)).update(seen_at=clock.now(), since=None)
+
+
+def note_look(approval_id: UUID, actor: Actor) -> None:
+    """The person is shown a question now."""
+    mine, now = ApprovalLook.objects.filter(approval=approval_id, by=str(actor)), clock.read()
+    row = mine.first()
+    if row is None:
+        look = ApprovalLook(approval_id=approval_id, by=str(actor), at=now)
+        ApprovalLook.objects.bulk_create([look], ignore_conflicts=True)
+    elif (now - row.at).total_seconds() > NOTE_SECONDS:
+        mine.update(at=now)

@@ -13,6 +13,8 @@ from ledger.models import (
     AlertCondition,
     AlertDelivery,
     AlertRule,
+    Approval,
+    ApprovalLook,
     Artifact,
     AuditEntry,
     Blob,
@@ -96,6 +98,7 @@ def full(flow: Workflow) -> Task:
     bulk = BulkOperation.objects.create(action="<do>", actor="<actor>", selection={"a": HOSTILE},
                                         total=1, created_at=now, reason=HOSTILE)  # fmt: skip
     BulkItem.objects.create(operation=bulk, task=task.pk, why=HOSTILE)
+    ApprovalLook.objects.create(approval=Approval.objects.latest("requested_at"), by="<b>", at=now)
     told = Outbox.objects.create(at=now, kind="<kind>", data={"title": HOSTILE})
     AlertDelivery.objects.create(rule=rule, outbox=told, seq=1, created_at=now, error=HOSTILE[:90])
     AlertCondition.objects.create(key=f"<key>{HOSTILE}", kind="<kind>", since=now)

@@ -209,7 +209,7 @@ def test_the_loser_of_a_race_learns_who_decided_what(
     assert late.status_code == 409
     text = late.content.decode()
     assert "already rejected" in text
-    assert "winner: rejected, “too early”" in text
+    assert re.search(r"winner: rejected at <time.*?</time>, “too early”", text)
     assert "I typed this" in text
 
 
@@ -458,7 +458,7 @@ def test_the_queue_offers_the_undo(approver: Client, three: Workflow) -> None:
     text = approver.get("/approvals/").content.decode()
     assert f'action="{path_of(first, "undo")}"' in text
     part = approver.post(path_of(first, "undo"), {"open": str(other.id)}, headers=PART)
-    assert part.content.decode().lstrip().startswith('<section class="qlist" id="approval-queue"')
+    assert part.content.decode().lstrip().startswith('<div class="qrows" id="approval-queue"')
     assert 'aria-current="true"' in part.content.decode()
     first.refresh_from_db()
     assert first.status == "open"

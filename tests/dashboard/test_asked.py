@@ -183,7 +183,7 @@ def test_the_page_says_whose_turn_it_is_and_who_is_next(approver: Client, three:
     assert "The next reminder comes at" in text
     queue = approver.get("/approvals/").content.decode()
     assert re.search(r"For others.*queue-", queue, re.DOTALL)
-    assert "No approvals waiting." in queue
+    assert "No approvals waiting for you." in queue
     clock.offset += 601
     sweeper.sweep()
     clock.offset += 121
