@@ -242,7 +242,8 @@
     if (!typing && !event.ctrlKey && !event.metaKey && !event.altKey && !find("dialog")?.open) answerByKey(event);
   });
   function answerByKey(event) {
-    const button = document.querySelector(`.decide button[data-key="${CSS.escape(event.key)}"]`);
+    const key = `button[data-key="${CSS.escape(event.key)}"]`;
+    const button = document.querySelector(`.decide ${key}`) || document.querySelector(`#approval-queue ${key}`);
     if (!button || button.disabled || event.repeat || event.shiftKey) return;
     event.preventDefault();
     const words = button.dataset.needs && find(button.dataset.needs);
@@ -252,6 +253,20 @@
     } else if ("focus" in button.dataset) button.focus();
     else button.click();
   }
+
+  // An answer leads to the next question, whose buttons stand where the last one's stood: for a moment
+  // they take no press that was meant for that one.
+  const ANSWERED = "longwatch-answered";
+  document.addEventListener("submit", (event) => {
+    if (event.target.action.includes("/answer/")) sessionStorage.setItem(ANSWERED, String(Date.now()));
+  }, true);
+  const quietUntil = Date.now() - Number(sessionStorage.getItem(ANSWERED)) < 5_000 ? Date.now() + 700 : 0;
+  document.addEventListener("click", (event) => {
+    if (Date.now() < quietUntil && event.target.closest(".decide button")) {
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    }
+  }, true);
 
   // Files that were looked at: marked in this tab, folded, counted; the form carries the marks.
   const listMarks = () => [...document.querySelectorAll("input[name=seen]")];

@@ -47,6 +47,7 @@ def render_queue(request: PageRequest, context: dict[str, Any]) -> HttpResponse:
         context,
         part="approval-queue",
         tag=context["queue_tag"],
+        status=422 if context["problems"] else 200,
     )
 
 
@@ -162,8 +163,10 @@ def go_on(request: PageRequest, approval_id: UUID) -> HttpResponseBase:
     following = find_next(request, row.expires_at, row.pk)
     if following is None:
         return render_after(request, approval_id, f"{said}: {row.subject}")
-    undo = "" if row.applied_at or row.status == OPEN else " Undo it in the list."
-    messages.success(request, f"{said}: {reveal_controls(row.subject)}.{undo}")
+    undo = (
+        "" if row.applied_at or row.status == OPEN else " \N{EN DASH} it can be undone in the list"
+    )
+    messages.success(request, f"{said}: {reveal_controls(row.subject)}{undo}")
     path = reverse("dashboard:approval", args=[following])
     return make_redirect(request, f"{path}{name_query(request)}")
 
