@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from dashboard.templatetags.longwatch import MONTHS, duration
+from dashboard import times
+from dashboard.templatetags.longwatch import duration
 from ledger.queries.timeline import WORK, Timeline
 
 LEFT, RIGHT_OPEN, RIGHT = 1.0, 6.0, 1.5
@@ -91,10 +92,9 @@ class Axis:
         dated = self.pieces[-1].end - self.pieces[0].start > 86_400
         found: list[tuple[float, str]] = []
         for piece in plain:
-            first = -(-piece.start // step) * step
             for at in itertools.takewhile(
                 lambda at, end=piece.end: at <= end,  # type: ignore[misc]
-                itertools.count(first, step),
+                count_round_times(piece.start, step),
             ):
                 x = self.place(dt.datetime.fromtimestamp(at, dt.UTC))
                 near = [place for place, _ in found[-1:]]
@@ -109,14 +109,29 @@ def percent(value: float) -> str:
     return f"{value:.2f}%"
 
 
+def count_round_times(start: float, step: int) -> Iterator[float]:
+    """The moments from `start` on at which a clock on the person's wall shows a multiple of `step`.
+
+    The wall's own arithmetic, so that the ticks stay at 06:00 and 12:00 when the clocks change.
+    """
+    local = times.localize(dt.datetime.fromtimestamp(start, dt.UTC))
+    wall = local.replace(tzinfo=dt.UTC).timestamp()
+    for shown in itertools.count(int(-(-wall // step)) * step, step):
+        at = dt.datetime.fromtimestamp(shown, dt.UTC).replace(tzinfo=local.tzinfo).timestamp()
+        if at >= start:  # not the first of an hour that comes twice, when the second one began
+            yield at
+
+
 def say_tick(at: float, step: float, dated: bool) -> str:
     """'14:32', '14:32:10' where seconds matter, '29 Nov 14:00' where days do."""
     moment = dt.datetime.fromtimestamp(at, dt.UTC)
+    local = times.localize(moment)
+    day = f"{local.day} {times.MONTHS[local.month - 1]}"
     if step >= 86_400:
-        return f"{moment.day} {MONTHS[moment.month - 1]}"
+        return day
     if dated:
-        return f"{moment.day} {MONTHS[moment.month - 1]} {moment:%H:%M}"
-    return f"{moment:%H:%M}" if step >= 60 else f"{moment:%H:%M:%S}"
+        return f"{day} {times.write_clock(moment, seconds=False)}"
+    return times.write_clock(moment, seconds=step < 60)
 
 
 def make_axis(timeline: Timeline, squeeze: bool) -> Axis:

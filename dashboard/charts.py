@@ -7,6 +7,8 @@ import datetime as dt
 import math
 from collections.abc import Iterable, Sequence
 
+from dashboard import times
+
 TOP, BOTTOM = 8, 92
 """The plot's edges in a chart of 114 px; the axis stands below."""
 
@@ -56,17 +58,26 @@ class Span:
         return sums
 
     def list_ticks(self) -> list[tuple[float, str]]:
-        """(percent from the left, time) where a bucket begins at a round time."""
+        """(percent from the left, time) of the buckets that hold a round time of the person's."""
         first = self.now.timestamp() // self.size * self.size - (self.count - 1) * self.size
         ticks = []
         for bucket in range(self.count):
-            at = first + bucket * self.size
-            if at % self.tick == 0 and 0 < bucket < self.count - 1:
-                moment = dt.datetime.fromtimestamp(at, dt.UTC)
-                form = "%a" if self.tick >= DAY else "%H" if self.size >= 3_600 else "%H:%M"
-                text = moment.strftime(form)
-                ticks.append((100 * (bucket + 0.5) / self.count, text))
+            moment = dt.datetime.fromtimestamp(first + bucket * self.size, dt.UTC)
+            local = times.localize(moment)
+            wall = local.hour * 3_600 + local.minute * 60
+            left = -wall % self.tick  # until a round time, which may be within the bucket
+            if left < self.size and 0 < bucket < self.count - 1:
+                round_time = moment + dt.timedelta(seconds=left)
+                ticks.append((100 * (bucket + 0.5) / self.count, self.say_tick(round_time)))
         return ticks
+
+    def say_tick(self, moment: dt.datetime) -> str:
+        """A day, an hour, or a time of day."""
+        if self.tick >= DAY:
+            return times.DAYS[times.localize(moment).weekday()]
+        if self.size >= 3_600:
+            return times.write_hour(moment)
+        return times.write_clock(moment, seconds=False)
 
 
 def make_span(name: str, now: dt.datetime) -> Span:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dashboard import words
 from dashboard.evaluations import read_findings
+from dashboard.times import tell_stored
 from ledger import queries, registry, states
 from ledger.canonical import clean_text
 from ledger.errors import UnknownWorkflow
@@ -117,14 +118,14 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
         elif isinstance(value, dict) and key == "values":  # named by a form or a tool, not by us
             shown = ((name, one) for name, one in value.items() if one not in (None, "", [], {}))
             parts += [
-                f"{name}: {_tell_list(one) if isinstance(one, list) else _tell_time(one)}"
+                f"{name}: {_tell_list(one) if isinstance(one, list) else tell_stored(one)}"
                 for name, one in shown
             ]
         elif isinstance(value, dict):
             parts.append(summarise_data(value, limit))
         else:
             name = CALLED.get(key, key.replace("_", " "))
-            text = _tell_list(value) if isinstance(value, list) else _tell_time(value)
+            text = _tell_list(value) if isinstance(value, list) else tell_stored(value)
             parts.append(f"{name}: {text}" if name else str(text))
     return clean_text("; ".join(part for part in parts if part), limit)
 
@@ -145,15 +146,6 @@ def _tell_changes(data: dict[str, Any]) -> list[str]:
         for name, value in after.items()
         if name not in HIDDEN - LABELS and before.get(name) != value
     ]
-
-
-def _tell_time(value: Any) -> Any:
-    """A stored time as people write it, by the day and in UTC; anything else as it is."""
-    try:
-        moment = dt.datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        return value
-    return f"{moment.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC" if moment.tzinfo else value
 
 
 def name_actors(actors: Iterable[str]) -> dict[str, str]:

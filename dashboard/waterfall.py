@@ -11,6 +11,7 @@ from typing import Any
 from dashboard import words
 from dashboard.axis import Axis, Piece, make_axis, percent
 from dashboard.templatetags.longwatch import duration
+from dashboard.times import write_clock
 from ledger import states
 from ledger.queries import timeline as spans
 from ledger.queries.timeline import Span, Timeline
@@ -257,17 +258,12 @@ def describe_row(row: Row) -> str:
     for bar in row.bars[-12:]:
         what = LOOKS[bar.kind][1].lower()
         times = f"{bar.count:,} times " if bar.count > 1 else ""
-        until = "until now" if bar.open else f"to {say_time(bar.end)}"
-        since = f"{say_time(bar.start)} {until}, {duration(bar.end - bar.start)}"
+        until = "until now" if bar.open else f"to {write_clock(bar.end)}"
+        since = f"{write_clock(bar.start)} {until}, {duration(bar.end - bar.start)}"
         inside = f" in round {bar.round}" if bar.round else ""
         parts.append(f"{what}{inside} {times}{since}")
     text = "; ".join(parts)
     return text[0].upper() + text[1:]
-
-
-def say_time(moment: dt.datetime) -> str:
-    """'14:37:55', in UTC as everything on the pages."""
-    return f"{moment.astimezone(dt.UTC):%H:%M:%S}"
 
 
 def mark_restarts(rows: Sequence[Row], timeline: Timeline, axis: Axis) -> None:

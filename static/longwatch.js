@@ -77,7 +77,7 @@
   function noteFailure() {
     failures += 1;
     if (failures >= 3) silentUntil = Date.now() + 30_000;
-    if (failures === 1) setLiveText(`Last updated ${new Date().toISOString().slice(11, 19)} UTC, retrying`);
+    if (failures === 1) setLiveText(`Last updated ${sayClock(serverNow())}, retrying`);
   }
 
   // A log stays at its end. Who scrolls up reads in peace: it stands still until they are back there.
@@ -100,6 +100,7 @@
     showEnd();
     showWaiting();
     showLive();
+    focusTimes();
   });
   document.addEventListener("done", () => find("dialog").close());
   document.addEventListener("click", (event) => {
@@ -138,24 +139,89 @@
     return minutes ? `${minutes} m ${pad(whole % 60)} s` : `${whole} s`;
   }
 
-  // The page's clock is the server's: <html data-now> and the time since it arrived.
-  const skew = Date.parse(root.dataset.now || new Date().toISOString()) - Date.now();
+  // The page's clock is the server's: <html data-now> and the time since it arrived. A browser whose
+  // clock is set, or that slept, is set right by the next answer.
+  let skew = Date.parse(root.dataset.now || new Date().toISOString()) - Date.now();
+  const serverNow = () => Date.now() + skew;
+  document.addEventListener("htmx:after:request", (event) => {
+    const said = Date.parse(event.detail.ctx.response?.headers?.get("Date") ?? "") + 500;
+    if (Math.abs(said - serverNow()) > 3000) skew = said - Date.now();
+  });
+  function sayClock(at) {
+    const { zone, hours } = root.dataset;
+    const how = { hour: "numeric", minute: "2-digit", second: "2-digit", hourCycle: hours === "12" ? "h12" : "h23" };
+    return new Intl.DateTimeFormat("en-GB", { ...how, timeZone: zone || "UTC" }).format(at);
+  }
+  function sayDistance(seconds) {
+    return seconds > -1 ? `${saySpan(Math.max(0, seconds))} ago` : `in ${saySpan(-seconds)}`;
+  }
   function tick() {
     if (document.hidden) return;
     if (!paused) moveNow();
     for (const time of document.querySelectorAll("time[data-time]")) {
-      const seconds = (Date.now() + skew - Date.parse(time.dateTime)) / 1000;
+      const seconds = (serverNow() - Date.parse(time.dateTime)) / 1000;
       if (time.dataset.time === "left") time.textContent = seconds < 0 ? `${saySpan(-seconds)} left` : "expired, checking";
-      else time.textContent = seconds >= 0 ? `${saySpan(seconds)} ago` : `in ${saySpan(-seconds)}`;
+      else if (time.dataset.time === "for") time.textContent = saySpan(Math.max(0, seconds));
+      else time.textContent = sayDistance(seconds);
     }
   }
+
+  // The other form of a time, with its zone: under the pointer, with the focus, after a tap. A second
+  // click, or Enter, copies it as ISO 8601. What stands in a link or button leaves those their click.
+  let tipped = null;
+  let ready = false;
+  const LINKED = ":is(a, button, summary, label) time";
+  const focusTimes = () => document.querySelectorAll("time[datetime]").forEach((time) => { if (!time.matches(LINKED)) time.tabIndex = 0; });
+  function showTip(time) {
+    const tip = find("tip");
+    if (!tip || !time || time === tipped) return;
+    hideTip();
+    if (time.title) time.dataset.exact = time.title;
+    time.removeAttribute("title");
+    const far = time.dataset.time ? "" : ` · ${sayDistance((serverNow() - Date.parse(time.dateTime)) / 1000)}`;
+    tip.textContent = (time.dataset.exact ?? time.dateTime) + far + (time.matches(LINKED) ? "" : " · click or Enter copies");
+    tip.showPopover();
+    const [box, room] = [time.getBoundingClientRect(), tip.getBoundingClientRect()];
+    tip.style.left = `${Math.max(8, Math.min(box.left, innerWidth - room.width - 8))}px`;
+    tip.style.top = `${box.bottom + room.height + 8 < innerHeight ? box.bottom + 4 : box.top - room.height - 4}px`;
+    time.setAttribute("aria-describedby", "tip");
+    tipped = time;
+  }
+  function hideTip() {
+    if (!tipped) return;
+    find("tip").hidePopover();
+    tipped.removeAttribute("aria-describedby");
+    tipped = null;
+  }
+  document.addEventListener("pointerover", ({ target }) => {
+    const time = target.closest?.("time[datetime]");
+    if (time) showTip(time);
+    else if (tipped && !target.closest?.("#tip") && tipped !== document.activeElement) hideTip();
+  });
+  document.addEventListener("focusin", ({ target }) => {
+    hideTip();
+    showTip(target.matches("time[datetime]") ? target : target.querySelector?.(":scope > time"));
+  });
+  document.addEventListener("focusout", hideTip);
+  document.addEventListener("scroll", hideTip, true);
+  document.addEventListener("pointerdown", ({ target }) => { ready = Boolean(tipped) && target.closest?.("time[datetime]") === tipped; }, true);
+  document.addEventListener("click", ({ target }) => {
+    const time = target.closest?.("time[datetime]");
+    if (!time || time.matches(LINKED)) return;
+    if (ready) copyText(time.dateTime, time);
+    else showTip(time);
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") hideTip();
+    if (event.key === "Enter" && event.target.matches("time[datetime]")) copyText(event.target.dateTime, event.target);
+  });
 
   // Between two answers the line of now goes on at the pace of its picture, what is under way with it.
   function moveNow() {
     const picture = document.querySelector("table.wf[data-at]");
     if (!picture) return;
     const { at, now, pace } = picture.dataset;
-    const passed = Math.max(0, (Date.now() + skew - Date.parse(at)) / 1000);
+    const passed = Math.max(0, (serverNow() - Date.parse(at)) / 1000);
     const place = Math.max(parseFloat(now), Math.min(97, parseFloat(now) + passed * pace)); // its word keeps its room
     for (const line of picture.querySelectorAll(".nowl")) for (const end of ["x1", "x2"]) line.setAttribute(end, `${place}%`);
     picture.querySelector(".nowt").setAttribute("x", `${place}%`);
@@ -216,10 +282,7 @@
   }
 
   // Copies. The clipboard's own interface is missing where a page comes over plain http.
-  document.addEventListener("click", async (event) => {
-    const button = event.target.closest(".copy");
-    if (!button) return;
-    const text = button.dataset.copy ?? find(button.dataset.copies).textContent;
+  async function copyText(text, from) {
     try {
       await navigator.clipboard.writeText(text);
     } catch {
@@ -228,9 +291,14 @@
       field.select();
       document.execCommand("copy");
       field.remove();
-      button.focus();
+      from.focus();
     }
     say("Copied.");
+  }
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest(".copy");
+    if (!button) return;
+    await copyText(button.dataset.copy ?? find(button.dataset.copies).textContent, button);
     button.classList.add("is-ok");
     button.addEventListener("blur", () => button.classList.remove("is-ok"), { once: true });
   });
@@ -301,6 +369,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     root.dataset.script = "on";
     offerZone();
+    focusTimes();
     showAround();
     restoreSeen();
     showEnd();

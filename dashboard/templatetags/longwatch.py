@@ -11,8 +11,8 @@ from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from dashboard import rich_text, words
-from dashboard.preferences import THEMES, Preferences
+from dashboard import rich_text, times, words
+from dashboard.preferences import THEMES, Preferences, read_current
 from ledger import conf, queries
 from ledger.queries import COUNT_CAP
 
@@ -22,7 +22,6 @@ MAX_JSON_SHOWN = 4_000
 LINE = 40
 """Characters in which a list of plain values stands on one line."""
 DASH = "\N{EN DASH}"
-MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
 @register.simple_tag
@@ -85,7 +84,7 @@ def reason_text(reason: str) -> str:
 
 @register.simple_tag
 def ago(moment: dt.datetime | str | None) -> SafeString | str:
-    """'6 h 12 m ago' or 'in 9 m', ticked by the page's script; the tooltip says the exact time."""
+    """'6 h 12 m ago' or 'in 9 m', ticked by the page's script: for lists."""
     if not isinstance(moment, dt.datetime):
         return ""
     return _write_time(moment, _say_distance(moment), "ago")
@@ -93,16 +92,38 @@ def ago(moment: dt.datetime | str | None) -> SafeString | str:
 
 @register.simple_tag
 def clock_time(moment: dt.datetime | str | None) -> SafeString | str:
-    """'14:37:55' on the day itself, with the date before it on others."""
+    """'14:37:55' on the day itself, with day or date before it on others: for logs and events."""
     if not isinstance(moment, dt.datetime):
         return ""
-    moment = moment.astimezone(dt.UTC)
-    text = f"{moment:%H:%M:%S}"
-    today = read_server_time()
-    if moment.date() != today.date():
-        year = f" {moment.year}" if moment.year != today.year else ""
-        text = f"{moment.day} {MONTHS[moment.month - 1]}{year}, {text}"
-    return _write_time(moment, text)
+    return _write_time(moment, times.write_moment(moment, read_server_time()), "")
+
+
+@register.simple_tag
+def elapsed(start: dt.datetime | str | None, end: dt.datetime | str | None) -> SafeString | str:
+    """From `start` to `end`, or as long as it goes on by now, ticked by the page's script."""
+    if not isinstance(start, dt.datetime):
+        return DASH
+    if isinstance(end, dt.datetime):
+        return duration(end - start)
+    return _write_time(start, say_span(max(0.0, _measure(start))), "for")
+
+
+@register.filter
+def plain_time(moment: dt.datetime) -> str:
+    """'14:37:55', for a label."""
+    return times.write_clock(moment)
+
+
+@register.filter
+def plain_day(moment: dt.datetime) -> str:
+    """'2026-11-30', beside a time of a long table."""
+    return times.localize(moment).date().isoformat()
+
+
+@register.simple_tag
+def zone_name() -> str:
+    """The zone that times are written in."""
+    return read_current().zone_name
 
 
 @register.filter
@@ -257,19 +278,20 @@ def bar(percent: float, label: str, css: str = "") -> SafeString:
 
 
 def _say_distance(moment: dt.datetime) -> str:
-    seconds = (read_server_time() - moment).total_seconds()
-    if seconds >= 0:
-        return f"{say_span(seconds)} ago"
-    return f"in {say_span(-seconds)}"
+    seconds = _measure(moment)
+    # What the database's clock has just written may lie a moment ahead of this one's.
+    return f"{say_span(max(0.0, seconds))} ago" if seconds > -1 else f"in {say_span(-seconds)}"
 
 
-def _write_time(moment: dt.datetime, text: str, mode: str = "") -> SafeString:
-    exact = moment.astimezone(dt.UTC)
-    title = f"{exact.day} {MONTHS[exact.month - 1]} {exact:%Y, %H:%M:%S} UTC"
+def _measure(moment: dt.datetime) -> float:
+    return (read_server_time() - moment).total_seconds()
+
+
+def _write_time(moment: dt.datetime, text: str, mode: str) -> SafeString:
     return format_html(
         '<time datetime="{}" title="{}"{}>{}</time>',
-        exact.isoformat(timespec="seconds"),
-        title,
+        times.write_iso(moment),
+        times.write_exact(moment),
         mark_safe(f' data-time="{mode}"') if mode else "",
         text,
     )

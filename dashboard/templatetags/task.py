@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from dashboard import times
 from dashboard.rich_text import reveal_controls
 from dashboard.templatetags.longwatch import read_server_time, say_span, write_json
 from dashboard.wish import Wish
@@ -68,8 +69,8 @@ def countdown(until: dt.datetime) -> SafeString:
     left = (until - read_server_time()).total_seconds()
     text = f"{say_span(left)} left" if left > 0 else "expired, checking"
     return format_html(
-        '<time datetime="{}" data-time="left">{}</time>',
-        until.astimezone(dt.UTC).isoformat(timespec="milliseconds"), text,
+        '<time datetime="{}" title="{}" data-time="left">{}</time>',
+        times.localize(until).isoformat(timespec="milliseconds"), times.write_exact(until), text,
     )  # fmt: skip
 
 
@@ -78,12 +79,6 @@ def unit_took(unit: Mapping[str, Any]) -> dt.timedelta:
     """How long a unit ran."""
     span: dt.timedelta = unit["finished_at"] - unit["started_at"]
     return span
-
-
-@register.filter
-def plain_time(moment: dt.datetime) -> str:
-    """'14:37:55', for a label."""
-    return f"{moment.astimezone(dt.UTC):%H:%M:%S}"
 
 
 @register.filter

@@ -16,6 +16,8 @@ from django.views.decorators.http import require_safe
 from dashboard import shown
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import render_page
+from dashboard.preferences import Preferences
+from dashboard.times import read_typed, tell_stored
 from ledger.access import AUDIT
 from ledger.auditing import write_entry
 from ledger.canonical import dump_json
@@ -26,6 +28,8 @@ FILTERS = ("actor", "action", "task", "allowed", "since", "until")
 ALLOWED = {"": None, "yes": True, "no": False}
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet would take a cell for, whoever wrote it."""
+EXPORTED = {"at": ("at", "at_local", "zone")}
+"""Columns of a log that are more than one in an export."""
 
 
 @require_safe
@@ -61,7 +65,7 @@ def export_audit(request: PageRequest, kind: str) -> HttpResponseBase:
     if kind not in {"csv", "json"}:
         raise Http404(kind)
     given = {name: request.GET[name].strip() for name in FILTERS if request.GET.get(name)}
-    rows = stream_audit(read_filter(given))
+    rows = add_local_times(stream_audit(read_filter(given)), request.preferences)
     write_entry(request.actor, "export_audit", f"audit.{kind}", after=given)
     lines, media = (write_csv(rows), "text/csv") if kind == "csv" else (
         write_json(rows), "application/json"
@@ -69,6 +73,18 @@ def export_audit(request: PageRequest, kind: str) -> HttpResponseBase:
     response = StreamingHttpResponse(lines, content_type=f"{media}; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="audit.{kind}"'
     return response
+
+
+def add_local_times(
+    rows: Iterator[dict[str, Any]], preferences: Preferences
+) -> Iterator[dict[str, Any]]:
+    """The rows with their time as the person reads it beside the one in UTC."""
+    zone, name = preferences.tzinfo, preferences.zone_name
+    for row in rows:
+        local = row["at"].astimezone(zone).isoformat()
+        yield {"at": row["at"].astimezone(dt.UTC), "at_local": local, "zone": name} | {
+            key: value for key, value in row.items() if key != "at"
+        }
 
 
 def read_filter(given: dict[str, str]) -> AuditFilter:
@@ -88,14 +104,14 @@ def read_filter(given: dict[str, str]) -> AuditFilter:
 
 
 def read_moment(name: str, text: str) -> dt.datetime | None:
-    """A time as a browser's field gives it (UTC, as the pages show it), or with an offset."""
+    """A time as a browser's field gives it (in the person's zone, as the pages show it), or with an
+    offset."""
     if not text:
         return None
     try:
-        moment = dt.datetime.fromisoformat(text)
+        return read_typed(text)
     except ValueError:
         raise InvalidInput(name, f"is {text!r:.60}; write 2026-01-31T12:00.") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
 
 
 def list_changes(row: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -112,7 +128,8 @@ def say_value(value: Any) -> str:
     """A stored value in one line, cut."""
     if value is None:
         return ""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = tell_stored(value)
+    text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
     return text if len(text) <= 300 else f"{text[:300]}…"
 
 
@@ -136,9 +153,10 @@ class _Line:
 def write_csv(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
     """A line an entry; values of before and after as JSON."""
     writer = csv.writer(_Line())
-    yield writer.writerow(COLUMNS)
+    columns = [one for name in COLUMNS for one in EXPORTED.get(name, (name,))]
+    yield writer.writerow(columns)
     for row in rows:
-        yield writer.writerow(write_cell(row[name]) for name in COLUMNS)
+        yield writer.writerow(write_cell(row[name]) for name in columns)
 
 
 def write_cell(value: Any) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import zoneinfo
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from django import forms
 from django.contrib import messages
 from django.http import HttpResponseBase
 from django.urls import reverse
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods
 
 from dashboard.access import PageRequest, allow
@@ -112,10 +112,11 @@ def write_form(preferences: Preferences) -> dict[str, Any]:
 
 
 def find_back(request: PageRequest) -> str:
-    """The page of this host that the form was on."""
-    back = request.POST.get("next", "")
-    safe = back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None)
-    return back if safe else reverse("dashboard:settings")
+    """The page of this site that the form was on, as the browser says."""
+    page = urlsplit(request.headers.get("Referer", ""))
+    if page.netloc != request.get_host() or not page.path.startswith("/"):
+        return reverse("dashboard:settings")
+    return urlunsplit(("", "", f"/{page.path.lstrip('/')}", page.query, ""))
 
 
 def render_form(request: PageRequest, form: SettingsForm, status: int = 200) -> HttpResponseBase:

@@ -119,7 +119,7 @@ def test_what_is_shown_and_sent_names_its_offset(flow: Workflow) -> None:
     assert request.expires_at.utcoffset() == dt.timedelta(0)
     shown = clock_time(request.expires_at)
     assert 'datetime="2027-10-31T01:30:0' in shown
-    assert '+00:00" title="31 Oct 2027, 01:30:0' in shown
+    assert '+00:00" title="Sun 31 Oct 2027, 01:30:0' in shown
     assert ' UTC"' in shown
     sent = sign_in().get(f"/api/v1/approvals/{request.pk}").json()["expires_at"]
     assert sent.startswith("2027-10-31T01:30:0")
