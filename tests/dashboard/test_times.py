@@ -197,9 +197,7 @@ def test_no_page_prints_a_time_without_the_tag(
     for paths in list_pages(three).values():
         for path in paths:
             page = admin.get(path).content.decode()
-            exact = (
-                f"{KATHMANDU} (UTC+05:45)"  # values of the audit log are exact
-            )
+            exact = f"{KATHMANDU} (UTC+05:45)"  # values of the audit log are exact
             texts = [text for text in Loose(page).text if exact not in text]
             loose = [text for text in texts if CLOCK.search(text)]
             zones = {one[-6:] for one in re.findall(r'<time datetime="([^"]+)"', page)}
