@@ -15,6 +15,7 @@ from ledger import clock, states
 from ledger.calls import sees_payload
 from ledger.errors import InvalidInput
 from ledger.models import Task
+from ledger.queries.alike import IsAlike
 from ledger.queries.searching import Found, HasText, IsAmong, collect_ids
 from ledger.queries.seen import see_tasks
 
@@ -196,6 +197,11 @@ def _search_error(text: str) -> Q:
     return found | Q(error__message__icontains=text) if sees_payload() else found
 
 
+def _match_failure(key: str, values: Sequence[str]) -> Q:
+    """By its fingerprint; of one that has none by the type of its error."""
+    return Q(IsAlike(values))
+
+
 def _match_stalled(key: str, values: Sequence[str]) -> Q:
     if wrong := [value for value in values if value != "yes"]:
         raise InvalidInput(key, f"is {wrong[0]!r:.60}; it takes yes.")
@@ -252,6 +258,10 @@ def _join_any(conditions: Any) -> Q:
 FILTERS: dict[str, Callable[[str, Sequence[str]], Q]] = {
     "status": _match_status,
     "workflow": _match_column("workflow"),
+    "version": _match_column("workflow_version"),
+    "step": _match_column("step_name"),
+    "reason": _match_column("status_reason"),
+    "failure": _match_failure,
     "lane": _match_column("lane"),
     "tag": _match_tag,
     "worker": _match_worker,

@@ -13,7 +13,7 @@ from django.db.models import F, Model, Q, QuerySet
 from ledger import clock, sql, states
 from ledger.models import Task
 from ledger.models.approvals import OPEN
-from ledger.queries.filters import IsStalled
+from ledger.queries.filters import IsStalled, TaskFilter
 from ledger.queries.fleet import Fleet
 from ledger.queries.seen import hide_error, see_approvals, see_tasks
 from ledger.queries.tasks import COUNT_CAP, LARGE
@@ -45,10 +45,34 @@ class Trouble:
     until: dt.datetime | None = None
 
 
-def select_trouble(kind: str, unknown: frozenset[tuple[str, str]]) -> QuerySet[Any]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Narrowed:
+    """Tasks of every kind, narrowed by a list's filter, and to those that have been so for
+    `seconds`."""
+
+    wanted: TaskFilter | None = None
+    seconds: float = 0.0
+
+    def apply(self, kind: str, rows: QuerySet[Task]) -> QuerySet[Task]:
+        """`rows` of a kind. Raises InvalidInput."""
+        if self.seconds:
+            rows = rows.filter(**{f"{SINCE[kind]}__lt": clock.now(-self.seconds)})
+        return rows if self.wanted is None else self.wanted.apply(rows)
+
+
+ALL = Narrowed()
+
+
+def select_trouble(
+    kind: str, unknown: frozenset[tuple[str, str]], narrowed: Narrowed = ALL
+) -> QuerySet[Any]:
     """The rows of a kind. `unknown`: queued workflow versions that no live worker knows."""
     if kind == APPROVALS:
         return see_approvals().filter(status=OPEN)
+    return narrowed.apply(kind, _select_tasks(kind, unknown))
+
+
+def _select_tasks(kind: str, unknown: frozenset[tuple[str, str]]) -> QuerySet[Task]:
     tasks = see_tasks()
     if kind == STALLED:
         return tasks.filter(IsStalled(), status=states.RUNNING, lease_until__gte=clock.now())
@@ -68,12 +92,14 @@ def list_unknown(fleet: Fleet) -> frozenset[tuple[str, str]]:
     return frozenset(pair for pair in waiting if fleet.find_obstacle(*pair))
 
 
-def count_trouble(unknown: frozenset[tuple[str, str]]) -> dict[str, Trouble]:
+def count_trouble(
+    unknown: frozenset[tuple[str, str]], narrowed: Narrowed = ALL
+) -> dict[str, Trouble]:
     """Every kind in one statement, each counted up to COUNT_CAP."""
     parts, values = [], []
     for kind, since in SINCE.items():
         until = "expires_at" if kind == APPROVALS else since
-        rows = _compile_rows(select_trouble(kind, unknown), since, until)
+        rows = _compile_rows(select_trouble(kind, unknown, narrowed), since, until)
         if rows is None:
             continue
         parts.append(
@@ -88,11 +114,16 @@ def count_trouble(unknown: frozenset[tuple[str, str]]) -> dict[str, Trouble]:
     return {kind: counts.get(kind, Trouble()) for kind in SINCE}
 
 
-def list_trouble(kind: str, unknown: frozenset[tuple[str, str]], limit: int = 200) -> list[Task]:
+def list_trouble(
+    kind: str,
+    unknown: frozenset[tuple[str, str]],
+    limit: int = 200,
+    narrowed: Narrowed = ALL,
+) -> list[Task]:
     """The task rows of a kind without their large columns; who waits longest comes first, of
     those that gave up the last one.
     """
-    rows = select_trouble(kind, unknown).annotate(stalled=IsStalled()).defer(*LARGE)
+    rows = select_trouble(kind, unknown, narrowed).annotate(stalled=IsStalled()).defer(*LARGE)
     order = f"-{SINCE[kind]}" if kind == GAVE_UP else SINCE[kind]
     found = list(rows.order_by(order, "id")[:limit])
     for row in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from dashboard.views.trouble import SHOWN
-from ledger import states
+from dashboard.stuck import SHOWN
+from ledger import clock, states
 from ledger.models import Task
 from ledger.queries import count_trouble, list_trouble, list_unknown, load_fleet, trouble
 from ledger.transitions import holder, operators
@@ -77,14 +78,11 @@ def test_a_page_of_all_kinds_is_bounded_and_says_where_the_rest_is(
     assert text.count('class="srow" id="row-') == most
     assert text.count(' id="row-') == most + most_of_group
     assert f"{len(dead)} tasks" in text
-    for kind, said, rows in (
-        ("stalled", "3 more", most + 3),
-        ("gave-up", f"All {len(dead)}", len(dead)),
-    ):
-        assert f'<a href="/stalled/?kind={kind}"><u>{said}</u></a>' in text
+    assert '<a href="/stalled/?kind=stalled"><u>3 more</u></a>' in text
+    for kind, rows in (("stalled", most + 3), ("gave-up", len(dead))):
         page = operator.get("/stalled/", {"kind": kind}).content.decode()
         assert page.count(' id="row-') == rows
-        assert f"<u>{said}</u>" not in page
+        assert "<u>3 more</u>" not in page
     tag = re.search(r'hx-ptag="([^"]*)"', text)
     assert tag
     headers = PART | {"HX-PTag": tag[1]}
@@ -176,3 +174,66 @@ def test_an_unchanged_poll_is_a_304(operator: Client, three: Workflow) -> None:
     part = operator.get("/stalled/", headers=headers)
     assert part.status_code == 200
     assert part.content.decode().lstrip().startswith('<div id="trouble"')
+
+
+def bury(flow: Workflow, message: str, kind: str = "Busy", **columns: Any) -> Task:
+    """A task that gave up by this failure."""
+    submit(flow)
+    held = claim(flow)
+    holder.record_failure(
+        held, holder.Attempt({"type": kind, "message": message}), retries=0, backoff=1
+    )
+    Task.objects.filter(pk=held.task_id).update(**columns)
+    return Task.objects.get(pk=held.task_id)
+
+
+def test_a_group_counts_what_its_list_shows(operator: Client, three: Workflow) -> None:
+    for number in range(23):
+        bury(three, f"request {number}")
+    bury(three, "", kind="")
+    other = bury(three, "", kind="Full: disk & more")
+    text = html.unescape(operator.get("/stalled/?kind=gave-up").content.decode())
+    groups = re.findall(r'href="(/tasks/\?[^"]*)"><u>All (\d+) in the task list', text)
+    assert [count for _, count in groups] == ["23", "1", "1"]
+    for path, count in groups:
+        shown = operator.get(path).content.decode()
+        assert f"{count} of {count} task" in shown, path
+    [alone] = [path for path, _ in groups if "Full" in path]
+    assert (
+        f'id="task-{other.pk}"' in (page := operator.get(alone).content.decode())
+        or str(other.pk) in page
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [("error=busy", 3), ("q=request+1", 1), ("reason=retries_exhausted", 4), ("older=1d", 1),
+     ("reason=limit_cost", 0), ("error=Full&older=1d", 1), ("workflow=none", 0), ("step=a", 4)],
+)  # fmt: skip
+def test_the_dead_are_searched_and_tabs_count_what_is_found(
+    operator: Client, three: Workflow, query: str, count: int
+) -> None:
+    for number in range(3):
+        bury(three, f"request {number}")
+    old = bury(three, "disk", kind="Full")
+    Task.objects.filter(pk=old.pk).update(finished_at=clock.now(-2 * 86_400.0))
+    text = html.unescape(operator.get(f"/stalled/?kind=gave-up&{query}").content.decode())
+    assert re.search(rf'Gave up <span class="n">{count}</span>', text)
+    assert text.count(' id="row-') == count
+    poll = re.search(r'id="trouble" hx-get="([^"]*)"', text)
+    assert poll
+    assert operator.get(poll[1], headers=PART).content.decode().count(' id="row-') == count
+
+
+def test_a_wrong_age_is_said(operator: Client, three: Workflow) -> None:
+    bury(three, "x")
+    page = operator.get("/stalled/?older=soon")
+    assert (page.status_code, page.content.count(b' id="row-')) == (422, 1)
+
+
+def test_a_group_says_how_last_week_was(operator: Client, three: Workflow) -> None:
+    for days in (1, 8, 9, 20):
+        task = bury(three, "x")
+        Task.objects.filter(pk=task.pk).update(finished_at=clock.now(-days * 86_400.0))
+    text = operator.get("/stalled/?kind=gave-up").content.decode()
+    assert re.search(r'<dd class="num">1 <span class="dim">2 the 7 before', text)
