@@ -157,7 +157,7 @@ def test_the_way_back_is_the_list(operator: Client) -> None:
 def test_the_way_back_is_on_this_site(operator: Client, three: Workflow, back: str) -> None:
     task = make_in(states.DEAD, three)
     path = f"/tasks/{task.id}/retry/"
-    form = operator.get(path, {"back": back}).content.decode()
+    form = operator.get(path, {"back": back}, headers=PART).content.decode()
     assert "evil" not in form
     sent = dict(re.findall(r'name="(revision|seen)" value="([^"]*)"', form))
     done = operator.post(path, sent | {"back": back})
@@ -196,13 +196,9 @@ def test_a_group_counts_what_its_list_shows(operator: Client, three: Workflow) -
     groups = re.findall(r'href="(/tasks/\?[^"]*)"><u>All (\d+) in the task list', text)
     assert [count for _, count in groups] == ["23", "1", "1"]
     for path, count in groups:
-        shown = operator.get(path).content.decode()
-        assert f"{count} of {count} task" in shown, path
+        assert f"{count} of {count} task" in operator.get(path).content.decode(), path
     [alone] = [path for path, _ in groups if "Full" in path]
-    assert (
-        f'id="task-{other.pk}"' in (page := operator.get(alone).content.decode())
-        or str(other.pk) in page
-    )
+    assert str(other.pk) in operator.get(alone).content.decode()
 
 
 @pytest.mark.parametrize(
