@@ -62,6 +62,30 @@ class AlreadySettled(LedgerError):
         super().__init__(f"{what} is already settled.")
 
 
+class WorkerEnded(LedgerError):
+    """The worker has ended, or was declared dead: nothing can be told to it."""
+
+    code = "worker_ended"
+    status = 409
+
+    def __init__(self, action: str, name: str, how: str) -> None:
+        super().__init__(f"Can't {action} {name}: it {how}.")
+
+
+class LeaseLocked(LedgerError):
+    """A database session that stands still holds the row of a task or worker: nothing was done."""
+
+    code = "lease_locked"
+    status = 503
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"A database session holds a row of {name} or of its task, and does not let go. Try "
+            "again; if that process stands still in the middle of a write, kill it on its host: "
+            "its session ends with it."
+        )
+
+
 class StaleRevision(LedgerError):
     """The task changed since the caller's page or read."""
 

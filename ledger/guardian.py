@@ -37,6 +37,8 @@ class Guardian(threading.Thread):
         """Gives the lease in hand back, uncharged. Called last before the process ends at once."""
         self.explain: Callable[[str], str] = lambda owner: ""
         """How another worker, by its name as owner, has ended; "" where that is not known."""
+        self.cluster = ""
+        """Name of the cluster that the process is of."""
         self.retire: Callable[[], None] = lambda: None
         """Asks for another process in place of this one, after the unit in hand."""
         self._nudged = threading.Event()

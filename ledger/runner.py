@@ -39,6 +39,7 @@ from ledger.failures import describe_failure
 from ledger.fitness import FILES_CLOSED, OVERDUE, Fitness
 from ledger.guardian import Guardian
 from ledger.heartbeat import Heart
+from ledger.orders import Orders
 from ledger.picking import Picker
 from ledger.sql import Claimed, claim_task
 from ledger.sweeper import Sweeper
@@ -81,14 +82,22 @@ class Engine:
         """The last look at the queues found nothing."""
         self.units = 0
         self.slice_ends = 0.0
+        self.orders = Orders()
         self.looked = time.monotonic()
         """When it last looked for work."""
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether a lease could be kept, and nobody wants it otherwise."""
+        return self.can_beat() and not self.orders.drained
 
     def claim(self) -> Claimed | None:
         """The next task to run, if any; opens its slice."""
         self.looked = time.monotonic()
         found = settling.adopt_running(self) if self.suspect else None
         self.suspect = False
+        if not self.may_claim:
+            return found
         if self.idle:  # only then: a lane that never runs dry would be the only one looked at
             found = found or self._claim(self.picker.recall())
         found = found or self._claim(self.picker.choose(fresh=True))
@@ -115,7 +124,9 @@ def open_engine(owner: str, guardian: Guardian) -> Engine:
         engine = Engine(owner)
         engine.fitness = Fitness()
         engine.sweeper.explain, engine.retire = guardian.explain, guardian.retire
-        registration = settling.Registration(engine)
+        registration = settling.Registration(engine, guardian.cluster)
+        engine.orders.follow(engine.sweeper, owner)
+        engine.orders.on_change, engine.orders.on_dead = registration.hurry, guardian.retire
         follower = livelogs.Follower(steplog.find_running)
         guardian.on_tick += [
             engine.heart.tick, engine.sweeper.tick, registration.tick, follower.tick
@@ -145,11 +156,16 @@ def run_resident(
     ticket begins by looking for what this process still holds.
     """
     engine = open_engine(owner, guardian)
-    engine.stop, engine.can_beat = stop, lambda: guardian.in_contact
+    hears = guardian.is_alive()
+    engine.stop = lambda: stop() or engine.orders.drained
+    engine.can_beat = lambda: guardian.in_contact and (engine.orders.fresh or not hears)
     engine.resident = True
     before = engine.units
     while not stop() and time.monotonic() < until:
-        if not engine.can_beat():
+        drained = engine.orders.drained and not engine.suspect
+        if drained or not engine.can_beat():
+            if drained:
+                engine.looked = time.monotonic()  # it would, if it was let
             # Where connections are short, this thread's own may be the one that the beats lack.
             forget_connections()
             time.sleep(CONTACT_SECONDS)

@@ -10,15 +10,17 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from django.db import DatabaseError, InterfaceError
 
 from ledger import artifacts, canonical, clock, queries, retry, secrets, sql, states, workflows
 from ledger.context import Context
 from ledger.deadlines import cancel_hard_stop
 from ledger.durability import forget_connections
-from ledger.errors import AlreadySettled, LedgerError
+from ledger.errors import AlreadySettled, LeaseLost, LedgerError
 from ledger.failures import describe_failure
 from ledger.models import Task, Worker
+from ledger.models.worker import DEAD, DRAIN_ALL
 from ledger.queries.fleet import MISSED_BEATS
 from ledger.sql import Claimed, Unit
 from ledger.transitions import asking, children, holder, waits
@@ -217,6 +219,8 @@ def settle(engine: Engine, held: Claimed, plan: Plan) -> Claimed | None:
             return adopt_running(engine)
         except LedgerError as error:
             log.info("task %s: %s", held.task_id, error)
+            if isinstance(error, LeaseLost):
+                engine.orders.doubt()
             return None
         except Exception as error:
             if not sql.is_outage(error):
@@ -261,14 +265,19 @@ def adopt_running(engine: Engine) -> Claimed | None:
 def sign_off(owner: str) -> None:
     """Mark this process's row among the workers as stopped; nothing depends on it."""
     with contextlib.suppress(DatabaseError, InterfaceError):
-        Worker.objects.filter(owner=owner).update(stopped_at=clock.now())
+        Worker.objects.filter(owner=owner, stopped_at=None).update(stopped_at=clock.now())
 
 
 class Registration:
     """Keeps this process's row among the workers fresh; called by the guardian thread."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, cluster: str = "") -> None:
         self.engine = engine
+        self.cluster = cluster
+        self._due = 0.0
+
+    def hurry(self) -> None:
+        """Write the row at the next tick."""
         self._due = 0.0
 
     def tick(self) -> float:
@@ -277,21 +286,31 @@ class Registration:
         wait = self._due - time.monotonic()
         if wait > 0:
             return wait
-        if not self._can_claim():
+        if not self._can_claim() or self.engine.orders.told == DEAD:
             return LOOK_SECONDS
         host, pid, _ = self.engine.owner.rsplit(":", 2)
         facts = {
             "host": host[:100], "pid": int(pid), "seen_at": clock.now(),
             "knows": queries.describe_known(), "units": self.engine.units,
             "draining": self.engine.stop(), "lease_seconds": self.engine.tunables.lease_seconds,
+            "cluster": self.cluster, "skew": self.engine.orders.skew,
+            "memory": psutil.Process().memory_info().rss,
         }  # fmt: skip
         with sql.atomic():
             if not Worker.objects.filter(owner=self.engine.owner).update(**facts):
+                facts |= self._inherit()
                 Worker.objects.bulk_create(
                     [Worker(owner=self.engine.owner, started_at=clock.now(), **facts)]
                 )
         self._due = time.monotonic() + self.engine.tunables.heartbeat_seconds
         return self.engine.tunables.heartbeat_seconds
+
+    def _inherit(self) -> dict[str, Any]:
+        """What a new process of a cluster is told that drains as a whole, as it is from the start:
+        before it is on record it claims nothing."""
+        rows = Worker.objects.filter(cluster=self.cluster, told=DRAIN_ALL)
+        found = rows.values("told", "told_by", "told_at").first() if self.cluster else None
+        return {**(found or {})}
 
     def _can_claim(self) -> bool:
         """A unit is in hand, or work was looked for of late. A process that gets no ticket, or

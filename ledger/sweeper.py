@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import time
+from collections.abc import Callable
 from typing import Any
 
 from django.db import connection
@@ -41,7 +42,8 @@ _LOOK = """SELECT {now},
   EXISTS (SELECT 1 FROM longwatch_task
     WHERE finished_at IS NOT NULL AND parent_id IS NOT NULL AND NOT parent_told)
   OR EXISTS (SELECT 1 FROM longwatch_task WHERE cascade_upto IS NOT NULL),
-  EXISTS (SELECT 1 FROM longwatch_bulk_operation WHERE status IN ('running', 'stopping'))"""
+  EXISTS (SELECT 1 FROM longwatch_bulk_operation WHERE status IN ('running', 'stopping')),
+  (SELECT told FROM longwatch_worker WHERE owner = %s)"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Due:
     """A parent has ended children that it does not know of, or children to be ended."""
     bulk: bool
     """A bulk operation is not done."""
+    told: str
+    """What people want of the worker that looks (`Worker.told`)."""
     scheduled: dt.datetime | None
     wait: dt.datetime | None
     """A decision takes effect, a signal has not come, children are to be looked at again."""
@@ -91,16 +95,18 @@ class Due:
         return min([MAX_SECONDS, *ahead])
 
 
-def look_ahead() -> Due:
-    """When there is something to sweep: one statement over partial indexes."""
+def look_ahead(owner: str = "") -> Due:
+    """When there is something to sweep, and what the worker `owner` is told: one statement over
+    partial indexes."""
     with connection.cursor() as cursor:
         now = clock.fragment(connection.vendor)
         recent = clock.fragment(connection.vendor, f"-{RECENT_SECONDS}")
-        cursor.execute(_LOOK.format(now=now, recent=recent).replace("%", "%%"), [])
-        *row, longest_lease, families, bulk = cursor.fetchone()
+        text = _LOOK.format(now=now, recent=recent).replace("%", "%%").replace("%%s)", "%s)")
+        cursor.execute(text, [owner])
+        *row, longest_lease, families, bulk, told = cursor.fetchone()
     read_at, *times = [None if value is None else clock.parse(value) for value in row]
     assert read_at is not None
-    return Due(read_at, longest_lease or 0.0, bool(families), bool(bulk), *times)
+    return Due(read_at, longest_lease or 0.0, bool(families), bool(bulk), told or "", *times)
 
 
 def sweep(
@@ -156,6 +162,9 @@ class Sweeper:
 
     def __init__(self, tunables: Tunables, explain: sweeps.Explain = lambda owner: "") -> None:
         self.explain = explain
+        self.owner = ""
+        self.hear: Callable[[Due, float], None] = lambda due, at: None
+        """Given each look, with what `owner` is told, and when (monotonic) it was begun."""
         self.patience = 2 * tunables.heartbeat_seconds
         self.longest_gap = tunables.heartbeat_seconds + MAX_SECONDS
         self._contact_since: float | None = None
@@ -168,7 +177,8 @@ class Sweeper:
         if now < self._next_due:
             return self._next_due - now
         since, self._contact_since = self._contact_since, None
-        due = look_ahead()
+        due = look_ahead(self.owner)
+        self.hear(due, now)
         away = self._was_away(now, due.now)
         if since is None or away:
             since = now
@@ -180,6 +190,10 @@ class Sweeper:
         wait = max(MIN_SECONDS, wait)
         self._next_due = time.monotonic() + wait
         return wait
+
+    def hurry(self) -> None:
+        """Look at the next tick, from any thread."""
+        self._next_due = 0.0
 
     def _was_away(self, now: float, database_now: dt.datetime) -> bool:
         """True when either clock says that the last look was not just now."""

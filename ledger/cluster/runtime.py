@@ -12,8 +12,10 @@ import enum
 import mmap
 import os
 import signal
+import socket
 import struct
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -55,6 +57,8 @@ _next_role = Role.STRAY
 _pid = os.getpid()
 _parent = os.getppid()
 role = Role.STRAY
+cluster = ""
+"""Name of this cluster: host, pid of its main process, and what tells it from others of the two."""
 
 
 def get_drain() -> Drain:
@@ -94,10 +98,11 @@ def is_orphan() -> bool:
 
 def arm() -> int:
     """Make this process the main one of a cluster; the read end of the pipe of births."""
-    global role, _births, _libc
+    global role, cluster, _births, _libc
     if _births is not None:
         raise RuntimeError("this process has run a cluster before; start another process")
     role = Role.MAIN
+    cluster = f"{socket.gethostname()[:80]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
     _libc = ctypes.CDLL(None)
     _births = os.pipe()
     for end in _births:

@@ -65,6 +65,7 @@ class Worker:
         """Take signals and start the guardian. Called once, after the fork."""
         runtime.open_signals(self._take_signal)
         self.guardian.explain = deaths.explain_death
+        self.guardian.cluster = runtime.cluster
         self.guardian.retire = self._retire
         processes.adopt_orphans()
         steplog.catch_output()

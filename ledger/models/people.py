@@ -25,6 +25,10 @@ class ApiToken(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
+    last_used_from = models.CharField(max_length=64, db_default="", blank=True)
+    """The address of the request then."""
+    owner = models.CharField(max_length=200, db_default="", blank=True)
+    """The person it works for (`user:3`), who may answer nothing that it submitted; or nobody."""
 
     class Meta:
         db_table = "longwatch_api_token"

@@ -103,35 +103,46 @@ def reclaim_task(
         horizon = now + dt.timedelta(seconds=2 * lease_seconds)
         if now < task.lease_until <= horizon:
             return None
-        reclaims = task.reclaims + 1
         cause = explain(task.lease_owner) or "it stopped beating: killed, cut off or stuck"
-        lost = make_error(task, "WorkerLost", f"The worker was lost in this unit; {cause}.")
-        record_event(task, "reclaimed", SYSTEM, now, worker=task.lease_owner, reclaims=reclaims,
-                     started_at=_format(task.claimed_at), error=lost)  # fmt: skip
-        fields: dict[str, Any] = {"reclaims": reclaims}
-        target, reason = states.QUEUED, ""
-        if reclaims > conf.load().max_reclaims and not task.cancel_requested:
-            target, reason = states.DEAD, states.RECLAIMS_EXHAUSTED
-            fields["error"] = make_error(
-                task,
-                "WorkerLost",
-                f"{reclaims} workers were lost at this step; of the last, {cause}.",
-            )
-            record_event(task, "dead", SYSTEM, now, reason=reason, error=fields["error"])
-        elif task.cancel_requested:
-            return end_task(
-                task, now, "reclaim_task", states.CANCELLED, actor=Actor.parse(task.cancel_by),
-                reason=states.CANCELLED_BY_OPERATOR, said={}, **fields,
-            )  # fmt: skip
-        elif task.pause_requested:
-            target, reason = states.PAUSED, states.PAUSED_BY_OPERATOR
-            record_event(task, "paused", Actor.parse(task.pause_by), now)
-            fields["pause_requested"] = False
-        else:
-            # It keeps the place it was claimed with: it has waited its turn already.
-            fields |= {"rank": task.rank, "available_at": task.available_at}
-        move_task(task, now, "reclaim_task", target, reason=reason, **fields)
-        return target
+        return end_lease(task, now, cause)
+
+
+def end_lease(
+    task: Task, now: dt.datetime, cause: str, actor: Actor = SYSTEM, reason: str = ""
+) -> str:
+    """The edge itself, of a running task that is locked: its worker is lost, by `cause`.
+
+    Charged as a reclaim, whoever says so; returns the new status.
+    """
+    reclaims = task.reclaims + 1
+    lost = make_error(task, "WorkerLost", f"The worker was lost in this unit; {cause}.")
+    said: dict[str, Any] = {"reason": reason} if reason else {}
+    record_event(task, "reclaimed", actor, now, worker=task.lease_owner, reclaims=reclaims,
+                 started_at=_format(task.claimed_at), error=lost, **said)  # fmt: skip
+    fields: dict[str, Any] = {"reclaims": reclaims}
+    target, why = states.QUEUED, ""
+    if reclaims > conf.load().max_reclaims and not task.cancel_requested:
+        target, why = states.DEAD, states.RECLAIMS_EXHAUSTED
+        fields["error"] = make_error(
+            task,
+            "WorkerLost",
+            f"{reclaims} workers were lost at this step; of the last, {cause}.",
+        )
+        record_event(task, "dead", SYSTEM, now, reason=why, error=fields["error"])
+    elif task.cancel_requested:
+        return end_task(
+            task, now, "reclaim_task", states.CANCELLED, actor=Actor.parse(task.cancel_by),
+            reason=states.CANCELLED_BY_OPERATOR, said={}, **fields,
+        )  # fmt: skip
+    elif task.pause_requested:
+        target, why = states.PAUSED, states.PAUSED_BY_OPERATOR
+        record_event(task, "paused", Actor.parse(task.pause_by), now)
+        fields["pause_requested"] = False
+    else:
+        # It keeps the place it was claimed with: it has waited its turn already.
+        fields |= {"rank": task.rank, "available_at": task.available_at}
+    move_task(task, now, "reclaim_task", target, reason=why, **fields)
+    return target
 
 
 def _is_spared(task: Task) -> bool:
