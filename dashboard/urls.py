@@ -33,6 +33,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("since/", since.show_since, name="since"),
     path("stalled/", trouble.show_trouble, name="trouble"),
     path("workers/", workers.show_workers, name="workers"),
+    path("workers/<str:owner>/<slug:name>/", workers.tell_worker, name="worker-act"),
     path("workflows/", workflows.show_workflows, name="workflows"),
     path("workflows/<str:name>/", workflows.show_workflow, name="workflow"),
     path("audit/", audit.show_audit, name="audit"),

@@ -27,7 +27,8 @@ from ledger.models import AlertRule, ApiToken, Approval, Artifact, AuditEntry, R
 from ledger.tokens import make_token, revoke_token
 from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow
-from tests.factories import LEASE, ask, claim, make_unit, make_workflow
+from tests.dashboard.fleet import make_worker
+from tests.factories import LEASE, OWNER, ask, claim, make_unit, make_workflow
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db, pytest.mark.case(50)]
 
@@ -53,6 +54,8 @@ API: dict[str, Any] = {
     "POST /uploads": SUBMIT, "GET /uploads": SUBMIT, "GET /uploads/{upload_id}": SUBMIT,
     "PATCH /uploads/{upload_id}": SUBMIT, "DELETE /uploads/{upload_id}": SUBMIT,
     "GET /audit": AUDIT, "GET /workflows": READ, "GET /workers": READ, "GET /stalled": READ,
+    **{f"POST /workers/{{owner}}/{action}": OPERATE for action in (
+        "drain", "undrain", "declare-dead")},
 }  # fmt: skip
 """Every operation of the API: the scope it takes."""
 
@@ -83,7 +86,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "artifact-view": ("GET", READ), "artifact-changes": ("GET", READ),
     "transcript": ("GET", READ),
     "alerts": ("GET", OPERATE), "alert-new": ("GET", ADMIN), "alert": ("GET", ADMIN),
-    "alert-act": ("POST", OPERATE),
+    "alert-act": ("POST", OPERATE), "worker-act": ("GET", OPERATE),
 }  # fmt: skip
 """Every page by its name: how it is asked for, and the scope it takes."""
 
@@ -133,7 +136,7 @@ class World:
         return {
             "task_id": self.task.pk, "approval_id": self.asked.pk, "artifact_id": self.saved.pk,
             "rule_id": self.rule.pk, "upload_id": self.upload.pk, "effect_id": 1, "seq": 2,
-            "message_id": 1, "index": 0, "kind": "csv",
+            "owner": OWNER, "message_id": 1, "index": 0, "kind": "csv",
         }  # fmt: skip
 
 
@@ -162,6 +165,7 @@ def make_world(workflow: Workflow, submitter: User) -> World:
     kind = next(iter(kinds.KINDS))
     draft = rules.RuleDraft("r", [kind], kinds.EMAIL, "a@b.example", lane=LANE)
     rule, _ = rules.make_rule(draft, Actor("cli", "test"))
+    make_worker(workflow)
     upload = uploads.begin_upload("in.bin", 9, "token:another")
     return World(task, asked, Artifact.objects.get(pk=saved.id), rule, upload, submitter)
 
@@ -296,6 +300,8 @@ def judge_api(caller: Caller, name: str, scope: str) -> set[int]:
     if scope not in caller.scopes:
         return {403}
     named = "{" in name
+    if "{owner}" in name:  # it serves every lane
+        return set() if caller.lane else {403}
     if not caller.lane and (named or name in {"POST /tasks", "POST /tasks/batch"}):
         return {404} if named else {403}
     return set()
@@ -341,7 +347,12 @@ def judge_page(caller: Caller, name: str, scope: str, *, part: bool) -> set[int]
 def _fill_pages(world: World) -> Iterator[tuple[str, str]]:
     for path, name in list_routes():
         if name in PAGES and not path.startswith("api/"):
-            words = {"workflow": "three", "act": "cancel", "alert-act": "replay"}
+            words = {
+                "workflow": "three",
+                "act": "cancel",
+                "alert-act": "replay",
+                "worker-act": "drain",
+            }
             filled = path
             for key, value in {**world.keys, "name": words.get(name, "")}.items():
                 for kind in ("uuid", "str", "int", "slug"):

@@ -197,3 +197,15 @@ class FilterIn(BaseModel):
                 values = [part for value in values for part in value.split(",")]
             pairs += [(key, value) for value in values if value]
         return pairs
+
+
+class DeclareDeadIn(Request):
+    """Why."""
+
+    reason: str = ""
+
+
+class TellWorkerIn(DeclareDeadIn):
+    """Whether all of its cluster is meant."""
+
+    cluster: bool = False

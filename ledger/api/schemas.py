@@ -328,14 +328,30 @@ class WorkerOut(BaseModel):
     owner: str
     host: str
     pid: int
+    cluster: str
     live: bool
     draining: bool
+    """It claims nothing more: it leaves, or heard that people let it drain."""
+    told: str
+    """What people want of it: empty, `drain`, `drain_all` (its whole cluster) or `dead`."""
     units: int
     tasks: list[UUID]
     knows: list[KnownOut]
     started_at: dt.datetime
     seen_at: dt.datetime
     stopped_at: dt.datetime | None
+
+
+class ToldWorkersOut(BaseModel):
+    """How many workers were told."""
+
+    workers: int
+
+
+class FencedOut(BaseModel):
+    """How many leases were taken from a worker."""
+
+    fenced: int
 
 
 class AuditOut(BaseModel):

@@ -8,10 +8,12 @@ from django.http import HttpRequest
 from ninja import Router
 
 from ledger import queries
-from ledger.access import READ
+from ledger.access import OPERATE, READ
 from ledger.api.auth import require_scope
-from ledger.api.schemas import PageOut, TaskBrief, WorkerOut, WorkflowOut
+from ledger.api.bodies import DeclareDeadIn, TellWorkerIn
+from ledger.api.schemas import FencedOut, PageOut, TaskBrief, ToldWorkersOut, WorkerOut, WorkflowOut
 from ledger.queries import DEFAULT_LIMIT, Page
+from ledger.transitions import workers
 
 router = Router(tags=["fleet"])
 
@@ -28,6 +30,44 @@ def list_workers(request: HttpRequest, limit: int = DEFAULT_LIMIT) -> Page[dict[
     """Worker processes, last seen first; `live` ones beat."""
     require_scope(request, READ)
     return queries.list_workers(limit)
+
+
+@router.post("/workers/{owner}/drain", response=ToldWorkersOut)
+def drain_worker(
+    request: HttpRequest, owner: str, body: TellWorkerIn | None = None
+) -> dict[str, int]:
+    """Let it end its unit and claim nothing more, or all of its cluster."""
+    actor = require_scope(request, OPERATE)
+    told = body or TellWorkerIn()
+    return {
+        "workers": workers.drain_worker(
+            owner, actor=actor, reason=told.reason, cluster=told.cluster
+        )
+    }
+
+
+@router.post("/workers/{owner}/undrain", response=ToldWorkersOut)
+def undrain_worker(
+    request: HttpRequest, owner: str, body: TellWorkerIn | None = None
+) -> dict[str, int]:
+    """Let it, or all of its cluster, claim again."""
+    actor = require_scope(request, OPERATE)
+    told = body or TellWorkerIn()
+    return {
+        "workers": workers.undrain_worker(
+            owner, actor=actor, reason=told.reason, cluster=told.cluster
+        )
+    }
+
+
+@router.post("/workers/{owner}/declare-dead", response=FencedOut)
+def declare_dead(
+    request: HttpRequest, owner: str, body: DeclareDeadIn | None = None
+) -> dict[str, int]:
+    """Take its leases away at once: the tasks are queued again, the process ends if it lives."""
+    actor = require_scope(request, OPERATE)
+    reason = (body or DeclareDeadIn()).reason
+    return {"fenced": workers.declare_dead(owner, actor=actor, reason=reason)}
 
 
 @router.get("/stalled", response=PageOut[TaskBrief])

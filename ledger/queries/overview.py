@@ -12,9 +12,7 @@ from typing import Any
 from django.db import connection
 
 from ledger import clock, states
-from ledger.models import Task, Worker
-from ledger.queries.filters import IsStalled
-from ledger.queries.fleet import is_live
+from ledger.models import Task
 from ledger.queries.seen import hide_error, see_tasks, write_lanes
 from ledger.queries.tasks import COUNT_CAP
 
@@ -129,33 +127,6 @@ def list_failures(seconds: float) -> list[Task]:
     for row in found:
         row.error = hide_error(row.error)
     return found
-
-
-def list_crew(limit: int = 200) -> list[dict[str, Any]]:
-    """Worker processes, live ones first, last seen first, each with the tasks that it holds."""
-    ordered = Worker.objects.annotate(live=is_live()).order_by("-live", "-seen_at", "owner")
-    rows = list(ordered[:limit])
-    held: dict[str, list[Task]] = {}
-    running = see_tasks().filter(status=states.RUNNING, lease_owner__in=[row.owner for row in rows])
-    columns = ("title", "workflow", "step_name", "turn", "lease_owner", "lease_until")
-    for task in running.annotate(stalled=IsStalled()).only(*columns)[: limit * 2]:
-        held.setdefault(task.lease_owner, []).append(task)
-    return [
-        {
-            "owner": row.owner,
-            "host": row.host,
-            "pid": row.pid,
-            "live": row.live,
-            "draining": row.draining,
-            "units": row.units,
-            "tasks": held.get(row.owner, []),
-            "knows": sorted((one["workflow"], one["version"]) for one in row.knows),
-            "started_at": row.started_at,
-            "seen_at": row.seen_at,
-            "stopped_at": row.stopped_at,
-        }
-        for row in rows
-    ]
 
 
 def _seconds_ago(column: str) -> str:

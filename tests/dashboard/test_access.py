@@ -19,7 +19,7 @@ from tests.factories import make_in
 OPEN = {"login", "login-link", "logout"}
 FILL: dict[str, Any] = {
     "task_id": UUID(int=7), "approval_id": UUID(int=7), "artifact_id": UUID(int=7),
-    "rule_id": UUID(int=7),
+    "rule_id": UUID(int=7), "owner": "host:1:b",
     "seq": 1, "kind": "csv", "index": 0, "name": "cancel",
 }  # fmt: skip
 POSTED = {"answer", "undo", "alert-act"}

@@ -22,7 +22,7 @@ from tests.alerts.kit import make_rule
 from tests.dashboard.conftest import PART
 from tests.dashboard.fleet import fill_with_trouble
 from tests.dashboard.test_actions import make_dead_at_b
-from tests.factories import LEASE, ask, claim, make_in, make_unit, spawn, submit
+from tests.factories import LEASE, OWNER, ask, claim, make_in, make_unit, spawn, submit
 
 MAX_QUERIES = 12
 NO_PAGES = frozenset(
@@ -70,6 +70,7 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
         "outputs": [[task.id], [edited.id]], "output": [[task.id, seq], [edited.id, edit]],
         "events": [[task.id]], "handoff": [[task.id]], "log": [[task.id]],
         "transcript": [[task.id]],
+        "worker-act": [[OWNER, "drain"], [OWNER, "declare-dead"]],
         "act": [[task.id, name] for name in ACTIONS if name != "edit"],
         "approval": [[asked.id]], "alert": [[rule.id]], "approval-file": [[asked.id, 0]],
         "artifact-view": [[saved.id]], "artifact-changes": [[saved.id]],

@@ -21,7 +21,7 @@ from ledger.transitions.deleting import DEMO
 from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PASSWORD, make_user
-from tests.e2e import agent_scripts, alert_scripts, settings_scripts
+from tests.e2e import agent_scripts, alert_scripts, fleet_scripts, settings_scripts
 from tests.e2e.conftest import OpenPage
 from tests.e2e.hands import WAYS, Mouse, make_hands
 from tests.e2e.kit import strict_page, wait_until
@@ -414,6 +414,7 @@ def moved_clock() -> Any:
 
 
 SCRIPTS |= alert_scripts.SCRIPTS | agent_scripts.SCRIPTS | settings_scripts.SCRIPTS
+SCRIPTS |= fleet_scripts.SCRIPTS
 
 
 @pytest.mark.parametrize("way", WAYS)
