@@ -25,8 +25,11 @@ def wants_part(request: HttpRequest) -> bool:
 
 
 def find_unchanged(request: HttpRequest, tag: str) -> HttpResponse | None:
-    """A 304 without a body when the page that polls already shows what `tag` names."""
-    if wants_part(request) and request.headers.get("HX-PTag") == tag:
+    """A 304 without a body when the page that polls already shows what `tag` names.
+
+    What the page sends may have a mark behind it; see `dashboard.polling`.
+    """
+    if wants_part(request) and request.headers.get("HX-PTag", "").partition("~")[0] == tag:
         response = HttpResponseNotModified()
         response["HX-PTag"] = tag
         return response

@@ -16,6 +16,7 @@ from dashboard.answers import AnswerForm
 from dashboard.asked import count_missing, load_context, load_state, make_state_tag
 from dashboard.htmx import find_unchanged, make_redirect, render_page, wants_part
 from dashboard.outcomes import say_outcomes
+from dashboard.polling import skip_unwritten
 from dashboard.queue import find_next, load_queue, name_query
 from dashboard.rich_text import reveal_controls
 from ledger import conf, queries
@@ -33,6 +34,7 @@ UNREADABLE = (
 
 @require_safe
 @allow(READ)
+@skip_unwritten()
 def show_approvals(request: PageRequest) -> HttpResponseBase:
     """What waits for an answer, first what expires first, and what was decided last."""
     context = load_queue(request, request.GET.get("open", ""))

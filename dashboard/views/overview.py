@@ -12,12 +12,14 @@ from dashboard import charts
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import find_unchanged, render_page
 from dashboard.overview import RANGES, load_overview
+from dashboard.polling import skip_unwritten
 from dashboard.templatetags.longwatch import read_server_time
 from ledger.access import READ
 
 
 @require_safe
 @allow(READ)
+@skip_unwritten()
 def show_overview(request: PageRequest) -> HttpResponseBase:
     """The page, or for a poll its figures alone."""
     span = charts.make_span(request.GET.get("range", ""), read_server_time())

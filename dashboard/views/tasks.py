@@ -16,6 +16,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import find_unchanged, make_redirect, render_page
+from dashboard.polling import skip_unwritten
 from dashboard.shown import show_row
 from dashboard.templatetags.longwatch import read_server_time
 from ledger import queries, registry, states
@@ -63,6 +64,7 @@ class Entry(NamedTuple):
 
 @require_safe
 @allow(READ)
+@skip_unwritten()
 def show_tasks(request: PageRequest) -> HttpResponseBase:
     """The list, or for a poll its body alone. A bad filter is left out, and the page says so."""
     entry = read_entry(request.GET.get("q", ""))

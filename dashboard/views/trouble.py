@@ -12,6 +12,7 @@ from django.views.decorators.http import require_safe
 from dashboard import stuck, words
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import find_unchanged, render_page
+from dashboard.polling import skip_unwritten
 from ledger import queries, states
 from ledger.access import OPERATE, READ
 from ledger.errors import InvalidInput
@@ -35,6 +36,7 @@ MAX_TEXT = 200
 
 @require_safe
 @allow(READ)
+@skip_unwritten()
 def show_trouble(request: PageRequest) -> HttpResponseBase:
     """All kinds, or the one of `?kind=`, narrowed as asked; for a poll the sections alone."""
     chosen = request.GET.get("kind", "")

@@ -159,7 +159,7 @@ def list_workers(limit: int = DEFAULT_LIMIT) -> Page[dict[str, Any]]:
     running = see_tasks().filter(status=states.RUNNING, lease_owner__in=[row.owner for row in rows])
     for owner, task_id in running.values_list("lease_owner", "id"):
         held.setdefault(owner, []).append(str(task_id))
-    line = clock.read() - dt.timedelta(seconds=_live_seconds())
+    line = clock.read() - dt.timedelta(seconds=count_live_seconds())
     return Page([_show_worker(row, held.get(row.owner, []), line) for row in rows])
 
 
@@ -171,13 +171,14 @@ def list_workflows() -> list[dict[str, Any]]:
     return [_show_workflow(key, here.get(key), fleet.knows.get(key)) for key in keys]
 
 
-def _live_seconds() -> float:
+def count_live_seconds() -> float:
+    """For how long a worker that is not heard of counts as live."""
     return MISSED_BEATS * conf.load().heartbeat_seconds
 
 
 def is_live() -> Q:
     """True for a worker that beats."""
-    return Q(stopped_at__isnull=True, seen_at__gt=clock.now(-_live_seconds()))
+    return Q(stopped_at__isnull=True, seen_at__gt=clock.now(-count_live_seconds()))
 
 
 def list_live_workers() -> QuerySet[Worker]:

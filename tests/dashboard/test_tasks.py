@@ -187,7 +187,8 @@ def test_an_unchanged_poll_is_a_304_without_a_body(operator: Client, three: Work
     task = submit(three)
     path, tag = read_poll(operator.get("/tasks/"))
     poll = operator.get(path, headers=PART | {"HX-PTag": tag})
-    assert (poll.status_code, poll.content, poll["HX-PTag"]) == (304, b"", tag)
+    assert (poll.status_code, poll.content) == (304, b"")
+    assert poll["HX-PTag"].startswith(f"{tag}~")
     operators.cancel_task(task.id, actor=OPERATOR)
     poll = operator.get(path, headers=PART | {"HX-PTag": tag})
     assert poll.status_code == 200
@@ -227,7 +228,7 @@ def test_a_poll_misses_nothing_that_a_row_shows(operator: Client, three: Workflo
     path, tag = read_poll(operator.get("/tasks/"))
 
     def poll() -> Any:
-        return operator.get(path, headers=PART | {"HX-PTag": tag})
+        return operator.get(path, headers=PART | {"HX-PTag": tag.partition("~")[0]})
 
     running.update(beat=F("beat") + 1, lease_until=clock.now(LEASE))
     assert poll().status_code == 304
@@ -253,7 +254,7 @@ def test_an_unchanged_poll_reads_no_row_in_full(operator: Client, three: Workflo
     path, tag = read_poll(operator.get("/tasks/"))
     with CaptureQueriesContext(connection) as queries:
         assert operator.get(path, headers=PART | {"HX-PTag": tag}).status_code == 304
-    assert len(queries) <= 7
+    assert len(queries) <= 8
     assert not [one["sql"] for one in queries if "limit_units" in one["sql"]]
 
 

@@ -13,6 +13,7 @@ import pytest
 from ledger import clock, sql, states
 from ledger.errors import LeaseLost, LedgerError
 from ledger.models import Approval, ApprovalVote, Event, StepOutput, Task
+from ledger.queries.marks import mark_ledger
 from ledger.sql import Claimed
 from ledger.transitions import (
     approvals,
@@ -144,8 +145,9 @@ def name_edge(edge: states.Edge) -> str:
 @pytest.mark.parametrize("edge", MOVES, ids=name_edge)
 def test_what_the_diagram_allows_moves(edge: states.Edge, flow: Workflow) -> None:
     stage, act = take_edge(edge, flow)
-    before = Task.objects.get(pk=stage.task.pk)
+    before, mark = Task.objects.get(pk=stage.task.pk), mark_ledger()
     act()
+    assert mark_ledger() != mark, "a page that polls would not see it"
     after = Task.objects.get(pk=stage.task.pk)
     assert after.status == edge.target
     check_columns(after)
