@@ -30,7 +30,9 @@ def skip_unwritten[**P](
         view: Callable[Concatenate[PageRequest, P], HttpResponseBase],
     ) -> Callable[Concatenate[PageRequest, P], HttpResponseBase]:
         @functools.wraps(view)
-        def run_view(request: PageRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+        def run_view(
+            request: PageRequest, /, *args: P.args, **kwargs: P.kwargs
+        ) -> HttpResponseBase:
             sent = request.headers.get("HX-PTag", "")
             if not sent or not wants_part(request):
                 return view(request, *args, **kwargs)
