@@ -10,22 +10,33 @@ from dashboard import changes, outcomes, shown, words
 from dashboard.access import PageRequest
 from dashboard.answers import AnswerForm, say_value
 from dashboard.queue import name_query
+from dashboard.revised import compare_asked
 from dashboard.templatetags.longwatch import bound, read_server_time
 from ledger import conf, queries
 from ledger.access import APPROVE, PAYLOAD, is_assigned
 from ledger.models import Approval
 from ledger.models.approvals import OPEN
+from ledger.queries.questions import list_asked
 from ledger.transitions import approvals
 
 
-def load_state(request: PageRequest, row: Approval) -> dict[str, Any]:
-    """The question, who voted and decided, and what this person can do about it."""
+def list_actors(row: Approval) -> set[str]:
+    """Everybody whom the page of a question names."""
+    found = {row.task.submitted_by, *(vote.by for vote in row.votes.all()), *(row.assignees or ())}
+    found |= {row.decided_by} if row.decided_by else set()
+    return found | {who for people, _ in row.escalation or () for who in people}
+
+
+def load_state(
+    request: PageRequest, row: Approval, called: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The question, who voted and decided, and what this person can do about it.
+
+    `called` are the names of `list_actors`, where they are known already.
+    """
     shown_row = queries.show_approval(row)
-    actors = {row.task.submitted_by, *(vote["by"] for vote in shown_row["votes"])}
-    actors |= {row.decided_by} if row.decided_by else set()
     chain = shown_row["escalation"]
-    actors |= {*shown_row["assignees"], *(who for one in chain for who in one["assignees"])}
-    called = shown.name_actors(actors)
+    called = shown.name_actors(list_actors(row)) if called is None else called
     answered = row.status in approvals.DECISIONS.values()
     changed = changes.read_changes(row.payload, row.attached)
     return {
@@ -95,11 +106,10 @@ def find_obstacle(request: PageRequest, row: Approval, called: Mapping[str, str]
     return ""
 
 
-def load_context(row: Approval) -> dict[str, Any]:
-    """What stands beside the request: tests, the task's limits, what a send back redoes."""
-    task = queries.find_task(row.task_id)
-    asked = [one for one in queries.list_asked(row.task_id) if one["id"] != row.pk]
-    shown.name_deciders(asked)
+def load_context(request: PageRequest, row: Approval) -> dict[str, Any]:
+    """What stands beside the request: tests, the task's limits, what a send back redoes, what was
+    answered before, and what is asked otherwise now."""
+    task, asked = row.task, list_asked(row, str(request.actor))
     files = changes.read_changes(row.payload, row.attached).files
     tests = [file for file in files if file.is_test]
     return {
@@ -112,7 +122,10 @@ def load_context(row: Approval) -> dict[str, Any]:
             ("Repairs", f"{task.repair_count} of {task.max_repairs}"),
         ],
         "redone": sum_redone(row) if row.send_back_to else None,
-        "asked_before": asked,
+        "asked_before": [one for one in asked if one["step"] == row.step],
+        "asked_besides": [one for one in asked if one["step"] != row.step],
+        "asked": asked,
+        "revised": compare_asked(row, asked),
     }
 
 

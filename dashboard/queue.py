@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
-from dashboard import shown
 from dashboard.access import PageRequest
 from dashboard.templatetags.longwatch import read_server_time
 from ledger import registry
@@ -74,12 +73,11 @@ def name_query(request: PageRequest) -> str:
 def load_queue(request: PageRequest, open_id: str) -> dict[str, Any]:
     """The open questions in GROUPS, and the last answers, both narrowed as the address says.
 
-    `open_id` is the question that the page shows beside it.
+    `open_id` is the question that the page shows beside it. Who decided is yet to be named.
     """
     wanted, problems = read_filter(request)
     waiting, decided = list_waiting(wanted), list_decided(wanted, DECIDED_SHOWN)
     now = read_server_time()
-    shown.name_deciders(decided)
     for one in waiting:
         one["urgent"] = one["expires_at"] - now < SOON
     for one in decided:
@@ -96,6 +94,8 @@ def load_queue(request: PageRequest, open_id: str) -> dict[str, Any]:
         for one in waiting + decided
     ]
     cut = count_matching(wanted) if len(waiting) == MAX_WAITING else 0
+    if not cut and not wanted.given:
+        request.waiting_count = len(waiting)
     shown_as = repr([open_id, [(name, len(rows)) for name, rows in sorted_out.items()], seen, cut])
     return {
         "section": "approvals",

@@ -155,12 +155,13 @@ def name_actors(actors: Iterable[str]) -> dict[str, str]:
     return {actor: _name_actor(actor, names.get(actor)) for actor in everybody}
 
 
-def name_deciders(rows: Iterable[dict[str, Any]]) -> None:
-    """Put the name of who decided into each row, as `by`."""
+def name_deciders(rows: Iterable[dict[str, Any]], others: Iterable[str] = ()) -> dict[str, str]:
+    """Put the name of who decided into each row, as `by`; these names, and those of `others`."""
     found = [row for row in rows if row["decided_by"]]
-    called = name_actors(row["decided_by"] for row in found)
+    called = name_actors({row["decided_by"] for row in found}.union(others))
     for row in found:
         row["by"] = called[row["decided_by"]]
+    return called
 
 
 def _name_actor(actor: str, name: str | None) -> str:

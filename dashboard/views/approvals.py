@@ -6,14 +6,15 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
+from django.db import DatabaseError, InterfaceError
 from django.http import Http404, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import changes, words
+from dashboard import changes, shown, words
 from dashboard.access import PageRequest, allow
 from dashboard.answers import AnswerForm
-from dashboard.asked import count_missing, load_context, load_state, make_state_tag
+from dashboard.asked import count_missing, list_actors, load_context, load_state, make_state_tag
 from dashboard.htmx import find_unchanged, make_redirect, render_page, wants_part
 from dashboard.outcomes import say_outcomes
 from dashboard.polling import skip_unwritten
@@ -24,7 +25,9 @@ from ledger.access import APPROVE, READ
 from ledger.errors import ApprovalClosed, InvalidInput, LedgerError
 from ledger.models import Approval
 from ledger.models.approvals import OPEN
+from ledger.sql import is_outage
 from ledger.transitions import approvals
+from ledger.transitions.visits import note_look
 
 TEMPLATE = "dashboard/approval.html"
 UNREADABLE = (
@@ -43,6 +46,7 @@ def show_approvals(request: PageRequest) -> HttpResponseBase:
 
 def render_queue(request: PageRequest, context: dict[str, Any]) -> HttpResponse:
     """The page, or the queue alone."""
+    shown.name_deciders(context["decided"])
     return render_page(
         request,
         "dashboard/approvals.html",
@@ -66,7 +70,18 @@ def show_approval(request: PageRequest, approval_id: UUID) -> HttpResponseBase:
         typing = request.headers.get("HX-PTag", "").startswith(f"{OPEN}.")
         part = "state" if typing else "state-and-decision"
         return render_page(request, TEMPLATE, load_state(request, row), part=part, tag=tag)
-    return render_question(request, row)
+    response = render_question(request, row)
+    note_shown(request, row)
+    return response
+
+
+def note_shown(request: PageRequest, row: Approval) -> None:
+    """Remember that the person was shown it. Where nothing can be written now the page stands."""
+    try:
+        note_look(row.pk, request.actor)
+    except (DatabaseError, InterfaceError) as error:
+        if not is_outage(error):
+            raise
 
 
 @require_safe
@@ -151,7 +166,9 @@ def render_question(
     status: int = 200,
 ) -> HttpResponse:
     """The page, or for htmx the decision and the settings with whatever was typed."""
-    context = load_state(request, row) | load_context(row) | load_queue(request, str(row.pk))
+    context = load_context(request, row) | load_queue(request, str(row.pk))
+    called = shown.name_deciders([*context["asked"], *context["decided"]], list_actors(row))
+    context |= load_state(request, row, called)
     context |= {"form": form or context["form"], "notice": notice}
     return render_page(
         request, TEMPLATE, context, part="refused", status=status, retarget="#decision"
@@ -180,7 +197,8 @@ def render_after(request: PageRequest, approval_id: UUID, sentence: str) -> Http
         path = reverse("dashboard:approval", args=[approval_id])
         return HttpResponseRedirect(f"{path}{name_query(request)}")
     row = queries.find_approval(approval_id)
-    context = load_state(request, row) | load_queue(request, str(approval_id))
+    context = load_queue(request, str(approval_id))
+    context |= load_state(request, row, shown.name_deciders(context["decided"], list_actors(row)))
     return render_page(
         request, TEMPLATE, context, part="decided", retarget="#decision", events=("done",)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,7 @@ def make_question(call: Mapping[str, Any], data: dict[str, Any]) -> AskApproval:
     return AskApproval(
         f"May the agent call {call['tool']}?",
         body=f"{reason}You may change the arguments. A rejection goes to the model with your "
-        f"comment, and the task goes on.\n\n```json\n{json.dumps(call['args'], indent=2)}\n```\n",
+        "comment, and the task goes on.\n",
         payload=told, form=call.get("schema"), proposal=call["args"],
         risk=call.get("risk", "medium"), money=bool(call.get("money")),
         assignees=call.get("assignees", ()), expires=call.get("expires"),

@@ -15,6 +15,11 @@ from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
 from ledger.queries.seen import hide_text, see_approvals
 
 TASK_COLUMNS = ("workflow", "title", "submitted_by", "revision")
+OF_TASK = (
+    "id", "parent", *TASK_COLUMNS, "used_units", "limit_units", "used_cost", "limit_cost",
+    "repair_count", "max_repairs", "available_at",
+)  # fmt: skip
+"""What a question's page says of the task."""
 
 
 def find_approval(approval_id: UUID) -> Approval:
@@ -131,7 +136,7 @@ def list_decisions(row: Approval) -> list[str]:
 
 
 def _rows() -> QuerySet[Approval]:
-    columns = [f"task__{name}" for name in ("id", *TASK_COLUMNS)]
+    columns = [f"task__{name}" for name in OF_TASK]
     own = [field.attname for field in Approval._meta.concrete_fields if field.name != "task"]
     rows = see_approvals().select_related("task").prefetch_related("votes")
     return rows.only("task_id", *own, *columns)

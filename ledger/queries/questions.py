@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from ledger.errors import InvalidInput
-from ledger.models import Approval, ApprovalVote
+from ledger.models import Approval, ApprovalLook, ApprovalVote
 from ledger.models.approvals import KINDS, OPEN, STATUSES
-from ledger.queries.approvals import TASK_COLUMNS
+from ledger.queries.approvals import TASK_COLUMNS, hide_contents
 from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
 from ledger.queries.seen import hide_text, see_approvals
 from ledger.queries.tasks import COUNT_CAP
@@ -32,7 +32,7 @@ ANSWERED = tuple(status for status in STATUSES if status != OPEN)
 CHOICES = {"kind": KINDS, "risk": RISKS, "status": ANSWERED}
 """Filters that take one of a few words."""
 
-NAMES = ("q", "kind", "risk", "workflow", "status", "by")
+NAMES = ("q", "kind", "risk", "workflow", "step", "status", "by")
 """Every filter; the last two are of answers alone."""
 
 ANSWER_NAMES = ("status", "by")
@@ -121,6 +121,37 @@ def list_voted(actor: str, ids: Iterable[UUID]) -> set[UUID]:
     """Those of the questions that a person has voted on."""
     votes = ApprovalVote.objects.filter(approval__in=list(ids), by=actor, voided_at__isnull=True)
     return set(votes.values_list("approval_id", flat=True))
+
+
+def list_asked(row: Approval, actor: str) -> list[dict[str, Any]]:
+    """The other questions of the same task, newest first; `looked` is when the person was shown
+    one last, if ever."""
+    looks = ApprovalLook.objects.filter(approval=OuterRef("pk"), by=actor).values("at")
+    rows = see_approvals().filter(task=row.task_id).exclude(pk=row.pk)
+    rows = rows.order_by("-requested_at", "-id").annotate(looked=Subquery(looks))
+    own = "id kind step round subject status decided_by comment requested_at decided_at".split()
+    return [
+        {**one, "comment": hide_text(one["comment"])} for one in rows.values(*own, "looked")[:20]
+    ]
+
+
+def find_earlier(
+    row: Approval, asked: Iterable[dict[str, Any]]
+) -> tuple[Approval, dt.datetime | None] | None:
+    """Of the questions of `list_asked` the same one (same step) as it was asked before, and when
+    the person was shown it: the one they saw last, else the last one. None for none.
+    """
+    same = [
+        one for one in asked
+        if (one["step"], one["kind"]) == (row.step, row.kind)
+        and one["requested_at"] < row.requested_at
+    ]  # fmt: skip
+    if not same:
+        return None
+    looked = [one for one in same if one["looked"] is not None]
+    found = max(looked, key=lambda one: one["looked"]) if looked else same[0]
+    old = see_approvals().filter(pk=found["id"]).first()
+    return None if old is None else (hide_contents(old), found["looked"])
 
 
 def _narrow(wanted: AskedFilter, rows: QuerySet[Approval]) -> QuerySet[Approval]:

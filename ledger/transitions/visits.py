@@ -51,10 +51,7 @@ def put_away(actor: Actor) -> None:
 
 def note_look(approval_id: UUID, actor: Actor) -> None:
     """The person is shown a question now."""
-    mine, now = ApprovalLook.objects.filter(approval=approval_id, by=str(actor)), clock.read()
-    row = mine.first()
-    if row is None:
-        look = ApprovalLook(approval_id=approval_id, by=str(actor), at=now)
-        ApprovalLook.objects.bulk_create([look], ignore_conflicts=True)
-    elif (now - row.at).total_seconds() > NOTE_SECONDS:
-        mine.update(at=now)
+    look = ApprovalLook(approval_id=approval_id, by=str(actor), at=clock.now())
+    ApprovalLook.objects.bulk_create(
+        [look], update_conflicts=True, unique_fields=["approval", "by"], update_fields=["at"]
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,7 @@ from tests.dashboard.conftest import PART
 from tests.factories import ask, claim, make_workflow, submit
 
 pytestmark = pytest.mark.both_databases
+DIFF = "@@ -1 +1 @@\n-a\n+b\n"
 ANN = Actor("cli", "ann")
 
 
@@ -186,3 +188,93 @@ def test_a_queue_that_is_cut_says_how_many_there_are(
     text = approver.get("/approvals/").content.decode()
     assert len(list_shown(text)) == 3
     assert "The first 3 of 4 by expiry are shown" in text
+
+
+def ask_again(flow: Workflow, asked: Approval, **options: Any) -> Approval:
+    """Send it back; the same step asks again in the next round."""
+    approvals.decide_approval(
+        asked.pk, decision="send_back", actor=ANN, digest=asked.digest, comment="look again"
+    )
+    return Approval.objects.get(pk=ask(claim(flow), flow, send_back_to="a", **options).pk)
+
+
+def test_a_revised_question_shows_what_changed_since_it_was_looked_at(
+    approver: Client, sign_in: Callable[..., Client], three: Workflow
+) -> None:
+    diff = "@@ -1 +1 @@\n-a\n+{}\n"
+    files = [{"path": "a.py", "diff": diff.format("b")}, {"path": "gone.py", "diff": DIFF}]
+    kept = {"path": "kept.py", "diff": DIFF}
+    first = put(three, send_back_to="a", payload={"files": [*files, kept]}, body="Old words",
+                proposal={"title": "A", "same": 1}, form={"type": "object"})  # fmt: skip
+    path = reverse("dashboard:approval", args=[first.id])
+    assert 'id="revised"' not in approver.get(path).content.decode()
+    now = [{"path": "a.py", "diff": diff.format("c")}, {"path": "new.py", "diff": DIFF}, kept]
+    second = ask_again(three, first, payload={"files": now}, body="New words",
+                       proposal={"title": "B", "same": 1}, form={"type": "object"})  # fmt: skip
+    page = approver.get(reverse("dashboard:approval", args=[second.id])).content.decode()
+    part = page.partition('id="revised"')[2].partition("</section>")[0]
+    assert "Changed since you last looked" in part
+    assert re.findall(r'<span class="mono">([\w.]+)</span> ([\w ]+)<', part) == [
+        ("a.py", "is changed otherwise"), ("new.py", "is changed now"),
+        ("gone.py", "is left as it was now"),
+    ]  # fmt: skip
+    for words in ("<del>A</del>", "<ins>B</ins>", "<del>Old</del>", "<ins>New</ins>", "look again"):
+        assert words in part, words
+    # Who never looked at the first is told of what it was asked before.
+    other = sign_in("operator").get(reverse("dashboard:approval", args=[second.id]))
+    assert "Changed since it was asked before" in other.content.decode()
+
+
+def test_what_is_new_is_told_from_the_version_that_was_looked_at_last(
+    approver: Client, three: Workflow
+) -> None:
+    first = put(three, send_back_to="a", body="one")
+    approver.get(reverse("dashboard:approval", args=[first.id]))
+    second = ask_again(three, first, body="two")
+    third = ask_again(three, second, body="three")
+    page = approver.get(reverse("dashboard:approval", args=[third.id])).content.decode()
+    part = page.partition('id="revised"')[2].partition("</section>")[0]
+    assert re.findall(r'class="tx">(\w+)</td>', part) == ["one", "three"]
+
+
+def test_earlier_answers_stand_beside_the_question(approver: Client, three: Workflow) -> None:
+    elsewhere = put(three, title="Tides", send_back_to="a")
+    approvals.decide_approval(
+        elsewhere.pk, decision="reject", actor=ANN, digest=elsewhere.digest, comment="cite it"
+    )
+    asked = ask_again(three, put(three, send_back_to="a"))
+    foreign = put(make_workflow("five"))
+    approvals.decide_approval(foreign.pk, decision="approve", actor=ANN, digest=foreign.digest)
+    page = approver.get(reverse("dashboard:approval", args=[asked.id])).content.decode()
+    before, lazy = page.partition('id="before-h"')[2].partition('id="elsewhere"')[::2]
+    path = re.search(r'hx-get="([^"]*)"', lazy)
+    assert path
+    there = approver.get(path[1], headers=PART).content.decode()
+    assert re.search(r"Sent back by cli ann.*look again", before, re.DOTALL)
+    assert re.search(r"Rejected by cli ann.*Tides.*cite it", there, re.DOTALL)
+    assert str(foreign.id) not in there
+    alike = re.search(r'href="(/approvals/answers/[^"]*)"', lazy)
+    assert alike
+    assert approver.get(html.unescape(alike[1])).content.decode().count("data-row") == 2
+
+
+def test_a_call_of_a_tool_is_asked_about_in_words_and_shown_once(
+    approver: Client, three: Workflow
+) -> None:
+    args = {"to": "ann@example.org"}
+    schema = {"type": "object", "properties": {"to": {"type": "string"}}}
+    call = {"tool": "send_mail", "arguments": args, "call": "c1"}
+    asked = put(three, payload=call, proposal=args, form=schema, then="again", on_reject="again")
+    text = html.unescape(
+        approver.get(reverse("dashboard:approval", args=[asked.id])).content.decode()
+    )
+    assert "The call of send_mail is made with the arguments as they stand here" in text
+    assert "The call is not made; the agent is told no, with your comment" in text
+    assert text.count('value="ann@example.org"') == 1
+    assert "Full request" not in text
+    assert 'aria-label="Arguments"' not in text
+    bare = put(three, payload=call, proposal=args, then="again", on_reject="again")
+    text = html.unescape(
+        approver.get(reverse("dashboard:approval", args=[bare.id])).content.decode()
+    )
+    assert text.count("ann@example.org") == 1

@@ -232,4 +232,4 @@ def test_a_group_says_how_last_week_was(operator: Client, three: Workflow) -> No
         task = bury(three, "x")
         Task.objects.filter(pk=task.pk).update(finished_at=clock.now(-days * 86_400.0))
     text = operator.get("/stalled/?kind=gave-up").content.decode()
-    assert re.search(r'<dd class="num">1 <span class="dim">2 the 7 before', text)
+    assert re.search(r'<dd class="num">1<small class="dim">2 in the 7 before', text)
