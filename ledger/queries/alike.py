@@ -5,39 +5,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import BooleanField, CharField, Expression
+from django.db.models import CharField
+
+from ledger.queries.columns import OnColumns
 
 NONE = "none"
 """The kind of what says nothing of itself."""
 
 
-class FailureKey(Expression):
+class FailureKey(OnColumns):
     """What kind of failure ended a task: its fingerprint, without one the type of its error."""
 
-    output_field = CharField()
+    names = ("error",)
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+    def __init__(self) -> None:
+        super().__init__(CharField())
+
+    def write(self, connection: Any, *columns: str) -> tuple[str, tuple[Any, ...]]:
         """Text, never empty: an empty filter is none."""
-        names = ("fingerprint", "type")
-        parts = (
-            [f"longwatch_task.error ->> '{name}'" for name in names]
-            if connection.vendor == "postgresql"
-            else [f"json_extract(longwatch_task.error, '$.{name}')" for name in names]
-        )
-        return f"coalesce(nullif({parts[0]}, ''), nullif({parts[1]}, ''), '{NONE}')", ()
+        return _write_key(connection, *columns), ()
 
 
-class IsAlike(Expression):
+class IsAlike(OnColumns):
     """True when a failure is of one of these kinds."""
 
-    output_field = BooleanField()
-    conditional = True
+    names = ("error",)
 
     def __init__(self, kinds: Sequence[str]) -> None:
         super().__init__()
         self.kinds = tuple(kinds)
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+    def write(self, connection: Any, *columns: str) -> tuple[str, tuple[Any, ...]]:
         """The key among the kinds."""
-        key, _ = FailureKey().as_sql(compiler, connection)
-        return f"{key} IN ({', '.join(['%s'] * len(self.kinds))})", self.kinds
+        marks = ", ".join(["%s"] * len(self.kinds))
+        return f"{_write_key(connection, *columns)} IN ({marks})", self.kinds
+
+
+def _write_key(connection: Any, error: str) -> str:
+    parts = [
+        f"{error} ->> '{name}'"
+        if connection.vendor == "postgresql"
+        else f"json_extract({error}, '$.{name}')"
+        for name in ("fingerprint", "type")
+    ]
+    return f"coalesce(nullif({parts[0]}, ''), nullif({parts[1]}, ''), '{NONE}')"

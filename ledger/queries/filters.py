@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db.models import BooleanField, Expression, Q, QuerySet
+from django.db.models import Q, QuerySet
 
 from ledger import clock, states
 from ledger.calls import sees_payload
 from ledger.errors import InvalidInput
 from ledger.models import Task
 from ledger.queries.alike import IsAlike
+from ledger.queries.columns import OnColumns
 from ledger.queries.searching import Found, HasText, IsAmong, collect_ids
 from ledger.queries.seen import see_tasks
 
@@ -39,38 +40,34 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _INDEXED = frozenset({"parent", "worker", "stalled"})
 
 
-class IsStalled(Expression):
+class IsStalled(OnColumns):
     """True for a running task with no progress for its own `stall_after` seconds."""
 
-    output_field = BooleanField()
-    conditional = True
+    names = ("status", "last_progress_at", "stall_after")
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+    def write(self, connection: Any, *columns: str) -> tuple[str, tuple[Any, ...]]:
         """The comparison, by the database's clock."""
-        line = clock.fragment(connection.vendor, "-longwatch_task.stall_after").replace("%", "%%")
-        return (
-            f"(longwatch_task.status = '{states.RUNNING}' "
-            f"AND longwatch_task.last_progress_at < {line})"
-        ), ()
+        status, moment, after = columns
+        line = clock.fragment(connection.vendor, f"-{after}").replace("%", "%%")
+        return f"{status} = '{states.RUNNING}' AND {moment} < {line}", ()
 
 
-class HasTag(Expression):
+class HasTag(OnColumns):
     """True when the task's list of tags holds `tag`."""
 
-    output_field = BooleanField()
-    conditional = True
+    names = ("tags",)
 
     def __init__(self, tag: str) -> None:
         super().__init__()
         self.tag = tag
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+    def write(self, connection: Any, *columns: str) -> tuple[str, tuple[Any, ...]]:
         """A JSON operator on PostgreSQL, a table function on SQLite."""
         if connection.vendor == "postgresql":
-            return "jsonb_exists(longwatch_task.tags, %s)", (self.tag,)
-        return (
-            "EXISTS (SELECT 1 FROM json_each(longwatch_task.tags) AS tag WHERE tag.value = %s)"
-        ), (self.tag,)
+            return f"jsonb_exists({columns[0]}, %s)", (self.tag,)
+        return (f"EXISTS (SELECT 1 FROM json_each({columns[0]}) AS tag WHERE tag.value = %s)"), (
+            self.tag,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,78 +13,66 @@ import re
 from typing import Any
 
 from django.db import connection
-from django.db.models import BooleanField, Expression, QuerySet
+from django.db.models import QuerySet
 
 from ledger.calls import sees_payload
 from ledger.models import Task
+from ledger.queries.columns import OnColumns
 
 SHORT_INPUT = 2_000
 """Inputs that take more bytes are not looked through: many of those would be read from disk."""
 
 _HEX = re.compile(r"[0-9a-f-]{6,36}")
-_TYPE = {
-    "postgresql": "longwatch_task.error ->> 'type'",
-    "sqlite": "json_extract(longwatch_task.error, '$.type')",
-}
-_MESSAGE = {
-    "postgresql": "longwatch_task.error ->> 'message'",
-    "sqlite": "json_extract(longwatch_task.error, '$.message')",
-}
-_INPUT = {
-    "postgresql": f"CASE WHEN pg_column_size(longwatch_task.input) <= {SHORT_INPUT} "
-    "THEN longwatch_task.input::text END",
-    "sqlite": f"CASE WHEN length(longwatch_task.input) <= {SHORT_INPUT} "
-    "THEN longwatch_task.input END",
-}
 
 
-class HasText(Expression):
+class HasText(OnColumns):
     """True when the task has `text` somewhere, in whatever case."""
 
-    output_field = BooleanField()
-    conditional = True
+    names = ("id", "title", "workflow", "error", "input")
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.text = text
         self.payload = sees_payload()
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+    def write(self, connection: Any, *columns: str) -> tuple[str, tuple[Any, ...]]:
         """One comparison with all columns as one text: far faster than one for each."""
-        vendor = connection.vendor
-        columns = ["longwatch_task.title", "longwatch_task.workflow", _TYPE[vendor]]
-        columns += [_MESSAGE[vendor], _INPUT[vendor]] if self.payload else []
-        parts, values = [_write_like(vendor, columns)], [_make_pattern(connection, self.text)]
-        # As it stands in stored JSON, where that is something else: `"` is `\"`.
-        stored = json.dumps(self.text, ensure_ascii=vendor == "sqlite")[1:-1]
+        postgresql = connection.vendor == "postgresql"
+        key, title, workflow, error, data = columns
+        if postgresql:
+            kind, message = f"{error} ->> 'type'", f"{error} ->> 'message'"
+            data = f"CASE WHEN pg_column_size({data}) <= {SHORT_INPUT} THEN {data}::text END"
+        else:
+            kind, message = (f"json_extract({error}, '$.{one}')" for one in ("type", "message"))
+            data = f"CASE WHEN length({data}) <= {SHORT_INPUT} THEN {data} END"
+        text = [title, workflow, kind, *([message, data] if self.payload else [])]
+        parts, values = [_write_like(postgresql, text)], [_make_pattern(connection, self.text)]
+        # As it stands in stored JSON, where that is something else: `"` is `\\"`.
+        stored = json.dumps(self.text, ensure_ascii=not postgresql)[1:-1]
         if self.payload and stored != self.text:
-            parts.append(_write_like(vendor, [_INPUT[vendor]]))
+            parts.append(_write_like(postgresql, [data]))
             values.append(_make_pattern(connection, stored))
         if _HEX.fullmatch(self.text.lower()):
-            parts.append(
-                "strpos(replace(longwatch_task.id::text, '-', ''), %s) > 0"
-                if vendor == "postgresql"
-                else "instr(longwatch_task.id, %s) > 0"
-            )
+            whole = f"strpos(replace({key}::text, '-', ''), %s)" if postgresql else None
+            parts.append(f"{whole or f'instr({key}, %s)'} > 0")
             values.append(self.text.lower().replace("-", ""))
-        return f"({' OR '.join(parts)})", tuple(values)
+        return " OR ".join(parts), tuple(values)
 
 
-class IsAmong(Expression):
+class IsAmong(OnColumns):
     """True of the tasks with these ids: one parameter, however many they are."""
 
-    output_field = BooleanField()
-    conditional = True
+    names = ("id",)
 
     def __init__(self, ids: str) -> None:
         super().__init__()
         self.ids = ids
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+    def write(self, connection: Any, *columns: str) -> tuple[str, tuple[Any, ...]]:
         """By the primary key on both databases."""
         if connection.vendor == "postgresql":
-            return "longwatch_task.id = ANY(CAST(%s AS uuid[]))", (f"{{{self.ids}}}",)
-        return "longwatch_task.id IN (SELECT value FROM json_each(%s))", (f"[{self.ids}]",)
+            return f"{columns[0]} = ANY(CAST(%s AS uuid[]))", (f"{{{self.ids}}}",)
+        return f"{columns[0]} IN (SELECT value FROM json_each(%s))", (f"[{self.ids}]",)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,8 +97,8 @@ def collect_ids(rows: QuerySet[Task]) -> Found:
     return Found(ids or "", count)
 
 
-def _write_like(vendor: str, columns: list[str]) -> str:
-    if vendor == "postgresql":
+def _write_like(postgresql: bool, columns: list[str]) -> str:
+    if postgresql:
         return f"concat_ws(chr(10), {', '.join(columns)}) ILIKE %s"
     text = " || char(10) || ".join(f"coalesce({one}, '')" for one in columns)
     return f"({text}) LIKE %s ESCAPE '\\'"
