@@ -47,7 +47,7 @@ class HasText(OnColumns):
             data = f"CASE WHEN length({data}) <= {SHORT_INPUT} THEN {data} END"
         text = [title, workflow, kind, *([message, data] if self.payload else [])]
         parts, values = [_write_like(postgresql, text)], [_make_pattern(connection, self.text)]
-        # As it stands in stored JSON, where that is something else: `"` is `\\"`.
+        # As it stands in stored JSON, where that is something else: `"` is `\"`.
         stored = json.dumps(self.text, ensure_ascii=not postgresql)[1:-1]
         if self.payload and stored != self.text:
             parts.append(_write_like(postgresql, [data]))
