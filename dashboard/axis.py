@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from dashboard import times
 from dashboard.templatetags.longwatch import duration
-from ledger.queries.timeline import WORK, Timeline
+from ledger.queries.spans import WORK, Timeline
 
 LEFT, RIGHT_OPEN, RIGHT = 1.0, 6.0, 1.5
 """Room before the first bar, and after the last: wide enough for the word "now"."""
@@ -18,6 +18,12 @@ SQUEEZED_WIDTH = 6.0
 MAX_SQUEEZED = 6
 IDLE_SECONDS, IDLE_SHARE = 60.0, 0.15
 """Idle time is squeezed from so many seconds on that are more than so much of all work."""
+
+AHEAD = 0.35
+"""The most of the room that what is expected takes, at a scale of its own then."""
+
+LEAST_ZOOM = 1.0
+"""Seconds: no nearer."""
 
 TICKS = [
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200,
@@ -64,9 +70,30 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Axis:
-    """The pieces from left to right, without holes."""
+    """The pieces from left to right, without holes; then, `ahead`, what is expected."""
 
     pieces: list[Piece]
+    ahead: Piece | None = None
+
+    def shows(self, start: dt.datetime, end: dt.datetime) -> bool:
+        """Whether anything of a time is drawn."""
+        first, last = self.pieces[0].start, self.pieces[-1].end
+        return end.timestamp() >= first and start.timestamp() <= last
+
+    def find_moment(self, place: float) -> float:
+        """The time at a place, in seconds since the epoch."""
+        for piece in self.pieces:
+            if place <= piece.x + piece.width:
+                inside = (max(place, piece.x) - piece.x) / piece.width if piece.width else 0.0
+                return piece.start + (piece.end - piece.start) * inside
+        return self.pieces[-1].end
+
+    def place_ahead(self, seconds: float) -> float:
+        """Percent where so many seconds from now are."""
+        if self.ahead is None:
+            return self.place(dt.datetime.fromtimestamp(self.pieces[-1].end, dt.UTC))
+        whole = self.ahead.end - self.ahead.start
+        return self.ahead.x + self.ahead.width * min(1.0, seconds / whole)
 
     def place(self, moment: dt.datetime) -> float:
         """Percent of the width; what lies outside is at the nearer end."""
@@ -134,15 +161,27 @@ def say_tick(at: float, step: float, dated: bool) -> str:
     return times.write_clock(moment, seconds=step < 60)
 
 
-def make_axis(timeline: Timeline, squeeze: bool) -> Axis:
-    """From the timeline's start to its end; with `squeeze` long idle times take little room."""
+def make_axis(
+    timeline: Timeline,
+    squeeze: bool,
+    zoom: tuple[int, int] | None = None,
+    ahead: float = 0.0,
+) -> Axis:
+    """From the timeline's start to its end, or what `zoom` (milliseconds) shows of it.
+
+    With `squeeze` long idle times take little room; `ahead` seconds are expected to follow.
+    """
     start, end = timeline.start.timestamp(), timeline.end.timestamp()
     end = max(end, start + 1.0)
-    going = any(span.open for span in timeline.spans)
+    if zoom and max(start, zoom[0] / 1000) + LEAST_ZOOM <= min(end, zoom[1] / 1000):
+        whole, (start, end) = end, (max(start, zoom[0] / 1000), min(end, zoom[1] / 1000))
+        ahead = 0.0 if end < whole else ahead
+    going = any(span.open and span.end.timestamp() <= end for span in timeline.spans)
     room = 100.0 - LEFT - (RIGHT_OPEN if going else RIGHT)
     idle = choose_squeezed(list_idle(timeline, start, end), end - start) if squeeze else []
     plain = (end - start) - sum(until - since for since, until in idle)
-    left_over = room - SQUEEZED_WIDTH * len(idle)
+    later = room * min(AHEAD, ahead / (ahead + plain)) if ahead else 0.0
+    left_over = room - later - SQUEEZED_WIDTH * len(idle)
     pieces, at, x = [], start, LEFT
     for since, until in [*idle, (end, end)]:
         width = left_over * (since - at) / plain if plain else 0.0
@@ -153,15 +192,50 @@ def make_axis(timeline: Timeline, squeeze: bool) -> Axis:
             pieces.append(Piece(since, until, x, SQUEEZED_WIDTH, True))
             x += SQUEEZED_WIDTH
         at = until
-    return Axis(pieces)
+    return Axis(pieces, Piece(end, end + ahead, x, later, False) if ahead else None)
+
+
+def list_zooms(axis: Axis, timeline: Timeline, centre: float) -> dict[str, tuple[int, int] | None]:
+    """What of the time each link shows; None for all of it, and no key for what leads nowhere.
+
+    `centre` is the place that comes nearer.
+    """
+    first, last = timeline.start.timestamp(), max(
+        timeline.end.timestamp(), timeline.start.timestamp() + 1.0
+    )  # fmt: skip
+    start, end = axis.pieces[0].start, axis.pieces[-1].end
+    right = axis.pieces[-1].x + axis.pieces[-1].width
+    half = (right - LEFT) / 4
+    middle = min(max(centre, LEFT + half), right - half)
+    near = axis.find_moment(middle - half), axis.find_moment(middle + half)
+    found: dict[str, tuple[int, int] | None] = {}
+    if near[1] - near[0] >= LEAST_ZOOM:
+        found["in"] = _say_window(*near)
+    span = end - start
+    if (start, end) == (first, last):
+        return found
+    wide = max(first, start - span / 2), min(last, end + span / 2)
+    found["out"] = None if wide == (first, last) else _say_window(*wide)
+    found["fit"] = None
+    if start > first:
+        since = max(first, start - span / 2)
+        found["earlier"] = _say_window(since, since + span)
+    if end < last:
+        until = min(last, end + span / 2)
+        found["later"] = _say_window(until - span, until)
+    return found
+
+
+def _say_window(start: float, end: float) -> tuple[int, int]:
+    return int(start * 1000), -int(-end * 1000 // 1)
 
 
 def list_idle(timeline: Timeline, start: float, end: float) -> list[tuple[float, float]]:
     """The times in which no worker was busy with the task."""
     busy = sorted(
-        (span.start.timestamp(), span.end.timestamp())
+        (max(start, span.start.timestamp()), min(end, span.end.timestamp()))
         for span in timeline.spans
-        if span.kind in WORK
+        if span.kind in WORK and span.start.timestamp() <= end and span.end.timestamp() >= start
     )
     found, at = [], start
     for since, until in [*busy, (end, end)]:

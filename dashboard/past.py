@@ -11,6 +11,7 @@ from dashboard.evaluations import read_findings
 from dashboard.templatetags.longwatch import duration, reason_text
 from ledger.models import Task
 from ledger.queries import Recovery, Restart, Timeline
+from ledger.queries.spans import QUEUED
 from ledger.queries.timeline import ATTEMPTS
 
 ASKED = {
@@ -159,7 +160,7 @@ def count_workers(timeline: Timeline) -> list[dict[str, Any]]:
             units[span.worker] += 1
         if span.kind == "lost":
             lost[span.worker] += 1
-    seen = {span.worker for span in timeline.spans if span.worker}
+    seen = {span.worker for span in timeline.spans if span.worker and span.kind != QUEUED}
     owners = sorted(seen, key=lambda owner: (-units[owner], owner))
     return [{"owner": owner, "units": units[owner], "lost": lost[owner]} for owner in owners]
 

@@ -9,115 +9,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dashboard import words
-from dashboard.axis import Axis, Piece, make_axis, percent
+from dashboard.axis import Axis, Piece, list_zooms, make_axis, percent
+from dashboard.bars import LOOKS, NOTE_WIDTH, TURN, Ahead, Bar, Note, Row, fill_row
 from dashboard.templatetags.longwatch import duration
-from dashboard.times import write_clock
+from dashboard.tracks import Hold, Money, draw_holds, draw_money, say_holds
+from dashboard.tries import MAX_ROWS, Cut, list_attempts, list_events, list_types, narrow_spans
+from dashboard.wish import ATTEMPTS, EVENTS, Wish
 from ledger import states
-from ledger.queries import timeline as spans
-from ledger.queries.timeline import Span, Timeline
+from ledger.queries import spans
+from ledger.queries.spans import Span, Timeline
 
 MAX_TICKS = 100
 """Units that are drawn one by one; of more, every second, third … has a tick."""
 
-JOIN, NARROW = 1.6, 0.9
-"""Percent: bars nearer than this are one, and no bar is narrower."""
-
-TURN = 78.0
-"""Percent: what stands further right has its word to the left."""
-
-NOTE_WIDTH = 22.0
-"""Percent that a word beside a mark may take; where a bar begins within, the mark stands alone."""
-
 WORD, FIGURE = 16.0, 6.0
 """Percent that "round 1", or its number alone, takes on a bar: no word stands on the next one."""
-
-LOOKS = {
-    spans.DONE: ("b-ok", "Completed"),
-    spans.RUNNING: ("b-run", "Running"),
-    spans.STALLED: ("b-still", "Stalled, no progress"),
-    spans.SUPERSEDED: ("b-old", "Superseded"),
-    spans.FAILED: ("b-failh", "Failed attempt"),
-    spans.LOST: ("b-stall", "Lost, lease running out"),
-    spans.RELEASED: ("b-free", "Given back"),
-    spans.UNDONE: ("b-undo", "Undoing an effect"),
-    spans.BACKOFF: ("b-wire", "Backing off"),
-    spans.WAITING: ("b-wait", "Waiting for a person"),
-    spans.SIGNAL: ("b-wait", "Waiting for a signal"),
-    spans.CHILDREN: ("b-wait", "Waiting for its children"),
-    spans.BUDGET: ("b-wait", "Waiting for its parent's budget"),
-    spans.PAUSED: ("b-pause", "Paused"),
-    spans.QUEUED: ("b-queue", "Queued"),
-}
-"""kind: (css class, what the key calls it)."""
-
-HELD = frozenset({spans.WAITING, spans.SIGNAL, spans.CHILDREN, spans.BUDGET, spans.PAUSED})
-"""Where a long time is written beside its bar."""
-
-
-@dataclasses.dataclass(slots=True)
-class Bar:
-    """One or more spans of a kind that touch."""
-
-    kind: str
-    start: dt.datetime
-    end: dt.datetime
-    round: int
-    left: float
-    right: float
-    count: int = 1
-    open: bool = False
-
-    @property
-    def css(self) -> str:
-        """The class that gives texture and colour."""
-        return LOOKS[self.kind][0]
-
-    @property
-    def x(self) -> str:
-        """Where it begins, as an attribute."""
-        return percent(self.left)
-
-    @property
-    def x2(self) -> str:
-        """Where it ends, as an attribute."""
-        return percent(max(self.right, self.left + NARROW))
-
-    @property
-    def width(self) -> str:
-        """Its width, as an attribute."""
-        return percent(max(self.right - self.left, NARROW))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Note:
-    """A word or a mark in a row, the word after its place or `before` it."""
-
-    at: float
-    text: str
-    mark: bool = False
-    before: bool = False
-
-    @property
-    def x(self) -> str:
-        """Where it stands."""
-        return percent(self.at)
-
-
-@dataclasses.dataclass(slots=True)
-class Row:
-    """One step."""
-
-    index: int
-    name: str
-    look: words.Look
-    current: bool
-    later: bool
-    extra: str = ""
-    took: dt.timedelta | None = None
-    bars: list[Bar] = dataclasses.field(default_factory=list)
-    ticks: list[str] = dataclasses.field(default_factory=list)
-    notes: list[Note] = dataclasses.field(default_factory=list)
-    label: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -129,12 +35,39 @@ class Waterfall:
     ticks: list[tuple[str, str]]
     now: str
     rounds: list[tuple[int, Bar, str]]
-    key: list[tuple[str, str]]
+    key: list[tuple[str, str, dt.timedelta]]
     older: int
     stride: int
     start: dt.datetime
     end: dt.datetime
     idle: float
+    cut: Cut
+    holds: list[Hold]
+    money: Money | None
+    zooms: dict[str, tuple[int, int] | None]
+    kinds: list[tuple[str, str]]
+    narrowed: bool
+    judged: bool
+
+    @property
+    def held(self) -> str:
+        """The sentence of the workers' track."""
+        return say_holds(self.holds)
+
+    @property
+    def zoom_links(self) -> list[tuple[str, str, str, bool, tuple[int, int] | None]]:
+        """(name, label, key, whether it leads anywhere, window), always at the same places."""
+        links = (("in", "Zoom in", "+"), ("out", "Zoom out", "-"), ("fit", "All", "0"))
+        found = [(*one, one[0] in self.zooms, self.zooms.get(one[0])) for one in links]
+        more = (("earlier", "Earlier", ""), ("later", "Later", ""))
+        if "fit" in self.zooms:
+            found += [(*one, one[0] in self.zooms, self.zooms.get(one[0])) for one in more]
+        return found
+
+    @property
+    def expects(self) -> bool:
+        """True when something expected is drawn."""
+        return any(row.expects and row.expects.width for row in self.rows)
 
     @property
     def ticked(self) -> bool:
@@ -167,27 +100,115 @@ def draw_waterfall(
     task: Mapping[str, Any],
     names: Sequence[str],
     units: Sequence[dict[str, Any]],
-    squeeze: bool = True,
+    record: Sequence[dict[str, Any]] = (),
+    wish: Wish = Wish(),  # noqa: B008  frozen
+    typical: Mapping[str, float] | None = None,
 ) -> Waterfall:
-    """Rows, axis and key of a task's `timeline`; `task` is what the page shows of it."""
-    axis = make_axis(timeline, squeeze)
-    ended = task["status"] in states.FINISHED
-    now = None if ended else axis.place(timeline.end)
+    """Rows, axis and key of a task's `timeline`; `task` is what the page shows of it.
+
+    `typical` is how many seconds each step took in past runs, by its name; None if nobody asked.
+    """
     rows = list_rows(task, names, units)
+    rest = measure_rest(rows, task, units, timeline, typical or {})
+    goes = task["status"] in {states.RUNNING, states.QUEUED} and not wish.narrows
+    axis = make_axis(timeline, wish.squeeze, wish.zoom, sum(rest.values()) if goes else 0.0)
+    whole = axis.pieces[-1].end >= timeline.end.timestamp()
+    now = axis.place(timeline.end) if whole and task["status"] not in states.FINISHED else None
+    kept = narrow_spans(timeline.spans, wish, record)
     stride = max(1, -(-len(units) // MAX_TICKS))
     found: dict[str, list[Span]] = collections.defaultdict(list)
-    for span in timeline.spans:
+    for span in kept:
         found[span.step].append(span)
     for row in rows:
         fill_row(row, found[row.name], axis, stride)
     mark_restarts(rows, timeline, axis)
-    kinds = [kind for kind in LOOKS if any(span.kind == kind for span in timeline.spans)]
+    expect_rows(rows, rest, typical or {}, axis)
+    if wish.narrows:
+        rows = [row for row in rows if found[row.name]]
+    here = next((row for row in rows if row.current), None)
+    step = wish.step or (here.name if here else "")
+    rows, cut = cut_steps(rows, wish.open or step)
+    if wish.mode == ATTEMPTS:
+        rows, cut = list_attempts(rows, found, axis, wish, step)
+    elif wish.mode == EVENTS:
+        rows, cut = list_events(record, units, timeline.spans, axis, wish)
     return Waterfall(
         rows, axis, axis.list_ticks(now), "" if now is None else percent(now),
-        draw_rounds(timeline, axis), [LOOKS[kind] for kind in kinds],
-        max(0, int(task["used"]["units"]) - len(units)), stride, timeline.start, timeline.end,
-        sum(piece.end - piece.start for piece in axis.squeezed),
+        draw_rounds(timeline, axis), list_key(timeline),
+        max(0, int(task["used"]["units"]) - len(units)), stride,
+        read_moment(axis.pieces[0].start), read_moment(axis.pieces[-1].end),
+        sum(piece.end - piece.start for piece in axis.squeezed), cut,
+        draw_holds(timeline, axis), draw_money(task, units, record, axis),
+        list_zooms(axis, timeline, 50.0 if now is None or wish.zoom else now),
+        list_types(wish.mode, timeline.spans, record), wish.narrows and not rows,
+        typical is not None,
     )  # fmt: skip
+
+
+def read_moment(seconds: float) -> dt.datetime:
+    """A time of the axis."""
+    return dt.datetime.fromtimestamp(seconds, dt.UTC)
+
+
+def list_key(timeline: Timeline) -> list[tuple[str, str, dt.timedelta]]:
+    """(css class, word, how long in all) of each kind that there is."""
+    sums: collections.defaultdict[str, dt.timedelta] = collections.defaultdict(dt.timedelta)
+    for span in timeline.spans:
+        sums[span.kind] += span.took
+    return [(*LOOKS[kind], sums[kind]) for kind in LOOKS if kind in sums]
+
+
+def cut_steps(rows: Sequence[Row], step: str) -> tuple[list[Row], Cut]:
+    """All of them, or so many around `step`."""
+    if len(rows) <= MAX_ROWS:
+        return list(rows), Cut()
+    at = next((n for n, row in enumerate(rows) if row.name == step), 0)
+    first = min(max(0, at - MAX_ROWS // 2), len(rows) - MAX_ROWS)
+    return list(rows[first : first + MAX_ROWS]), Cut()
+
+
+def measure_rest(
+    rows: Sequence[Row],
+    task: Mapping[str, Any],
+    units: Sequence[dict[str, Any]],
+    timeline: Timeline,
+    typical: Mapping[str, float],
+) -> dict[str, float]:
+    """Seconds that each step from the present one on still takes, as far as past runs tell."""
+    if task["status"] in states.FINISHED:
+        return {}
+    worked: collections.defaultdict[str, float] = collections.defaultdict(float)
+    for span in timeline.spans:
+        if span.open and span.kind in {spans.RUNNING, spans.STALLED}:
+            worked[span.step] += span.took.total_seconds()
+    for unit in units:
+        if unit["superseded_in_round"] is None:
+            took = unit["finished_at"] - unit["started_at"]
+            worked[unit["step_name"]] += max(0.0, took.total_seconds())
+    first = task["step"]["index"]
+    return {
+        row.name: left
+        for row in rows
+        if row.index >= first and (left := typical.get(row.name, 0.0) - worked[row.name]) > 0
+    }
+
+
+def expect_rows(
+    rows: Sequence[Row], rest: Mapping[str, float], typical: Mapping[str, float], axis: Axis
+) -> None:
+    """One after the other behind now, where they are drawn; else the figure alone."""
+    at = 0.0
+    for row in rows:
+        if row.name not in rest:
+            continue
+        left, right = axis.place_ahead(at), axis.place_ahead(at + rest[row.name])
+        at += rest[row.name]
+        drawn = axis.ahead is not None
+        row.expects = Ahead(
+            typical[row.name], percent(left) if drawn else "",
+            percent(max(right - left, 0.5)) if drawn else "",
+        )  # fmt: skip
+        row.label += f". About {duration(rest[row.name])} are expected, by past runs"
 
 
 def list_rows(
@@ -216,62 +237,12 @@ def list_rows(
     return rows
 
 
-def fill_row(row: Row, found: Sequence[Span], axis: Axis, stride: int) -> None:
-    """Put the bars, ticks, notes and the sentence of one step into its row."""
-    work = [span for span in found if span.kind in spans.WORK]
-    took = [span.took for span in work if span.worker]  # a copy and an edit took nobody any time
-    row.took = sum(took, dt.timedelta()) if took else None
-    row.bars = join_spans(found, axis)
-    units = [span for span in work if span.kind in {spans.DONE, spans.SUPERSEDED}]
-    if len(units) > 1:
-        row.ticks = [percent(axis.place(span.start)) for span in units[::stride]]
-    ends = 0.0
-    for bar in row.bars:
-        before = bar.right > TURN
-        hides = before and ends > bar.left - NOTE_WIDTH  # no word on the bar that ends there
-        ends = bar.right
-        if bar.kind in HELD and not hides and bar.end - bar.start > dt.timedelta(0, 60):
-            at = bar.left if before else max(bar.right, bar.left + NARROW)
-            row.notes.append(Note(at, duration(bar.end - bar.start), before=before))
-    row.label = describe_row(row)
-
-
-def join_spans(found: Sequence[Span], axis: Axis) -> list[Bar]:
-    """Neighbours of one kind and round as one bar; what lies between two of them keeps its own."""
-    bars: list[Bar] = []
-    for span in found:
-        left, right = axis.place(span.start), axis.place(span.end)
-        last = bars[-1] if bars else None
-        if last and (last.kind, last.round) == (span.kind, span.round) and left - last.right < JOIN:
-            last.end, last.right = max(last.end, span.end), max(last.right, right)
-            last.count, last.open = last.count + 1, span.open
-        else:
-            bars.append(Bar(span.kind, span.start, span.end, span.round, left, right, 1, span.open))
-    return bars
-
-
-def describe_row(row: Row) -> str:
-    """What the bars show, for who does not see them; of many bars the last ones."""
-    if not row.bars:
-        return f"{row.look.label}, nothing yet" if row.current else row.look.label
-    parts = []
-    for bar in row.bars[-12:]:
-        what = LOOKS[bar.kind][1].lower()
-        times = f"{bar.count:,} times " if bar.count > 1 else ""
-        until = "until now" if bar.open else f"to {write_clock(bar.end)}"
-        since = f"{write_clock(bar.start)} {until}, {duration(bar.end - bar.start)}"
-        inside = f" in round {bar.round}" if bar.round else ""
-        parts.append(f"{what}{inside} {times}{since}")
-    text = "; ".join(parts)
-    return text[0].upper() + text[1:]
-
-
 def mark_restarts(rows: Sequence[Row], timeline: Timeline, axis: Axis) -> None:
     """A diamond where work was found wrong, in the row of the step that found it."""
     by_name = {row.name: row for row in rows}
     for one in timeline.restarts:
         row = by_name.get(one.step)
-        if row is not None:
+        if row is not None and axis.shows(one.at, one.at):
             word = "repair" if one.by_workflow else "edit" if one.edited else "restart"
             at = axis.place(one.at)
             before = at > TURN
@@ -293,6 +264,8 @@ def draw_rounds(timeline: Timeline, axis: Axis) -> list[tuple[int, Bar, str]]:
         return []
     found = []
     for number, start, end in timeline.rounds:
+        if not axis.shows(start, end):
+            continue
         bar = Bar(spans.DONE, start, end, number, axis.place(start), axis.place(end))
         wide = bar.right - bar.left
         text = f"round {number}" if wide >= WORD else str(number) if wide >= FIGURE else ""

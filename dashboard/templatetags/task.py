@@ -41,6 +41,12 @@ def choose(task: Mapping[str, Any], wish: Wish, **changes: Any) -> SafeString:
 
 
 @register.simple_tag
+def toggle(task: Mapping[str, Any], wish: Wish, name: str) -> SafeString:
+    """The same for a link that switches a field over."""
+    return choose(task, wish, **{name: not getattr(wish, name), "skip": 0})
+
+
+@register.simple_tag
 def output_json(value: Any) -> dict[str, Any]:
     """`text`: an output as indented JSON with exact numbers; `cut`: characters left out of it."""
     text = reveal_controls(write_json(value))

@@ -16,7 +16,7 @@ from dashboard.around import find_around
 from dashboard.htmx import find_unchanged, render_page, wants_part
 from dashboard.panel import choose_step, open_panel
 from dashboard.waterfall import draw_waterfall
-from dashboard.wish import Wish, read_wish
+from dashboard.wish import MODES, Wish, read_wish
 from ledger import conf, queries, registry, states
 from ledger.access import OPERATE, PAYLOAD, READ
 from ledger.errors import UnknownWorkflow
@@ -74,6 +74,9 @@ def render_task(
     context |= load_rest(context, wish)
     context |= {"section": "tasks", "notice": notice, "position": name_position(row)}
     context["around"] = None if wants_part(request) else find_around(wish, task_id)
+    context |= {"polled": polled, "unfiltered": wish.write(kind="", find="")}
+    fields = wish.list_pairs(kind="", find="", skip=0, open="")
+    context["filter_fields"] = list(fields.items())
     context["offers"] = list_offers(row) if OPERATE in request.scopes else []
     context["undoing"] = next((one for one in context["done_outside"] if one["in_hand"]), None)
     context["settles"] = OPERATE in request.scopes and any(
@@ -115,6 +118,9 @@ def load_moving(row: Task, wish: Wish) -> dict[str, Any]:
     timeline = queries.build_timeline(row, units, record, now)
     asked = past.list_asked(record)
     wall = shown.measure_wall(row, now)
+    before = None
+    if row.status in states.UNFINISHED - {states.WAITING}:  # nobody knows how long people take
+        before = queries.read_past_runs(row.workflow, row.workflow_version)
     return {
         # Of the row, which was read before the rest: a tag may be older than what is shown.
         "tag": queries.make_tag(row),
@@ -122,18 +128,21 @@ def load_moving(row: Task, wish: Wish) -> dict[str, Any]:
         "task": task,
         "wish": wish,
         "query": wish.write(),
+        "modes": MODES,
         "step": choose_step(wish, task, units),
         "ended": row.status in states.FINISHED,
         "units": units,
         "record": record,
         "timeline": timeline,
-        "picture": draw_waterfall(timeline, task, names, units, wish.squeeze),
+        "picture": draw_waterfall(
+            timeline, task, names, units, record, wish, before.steps if before else None
+        ),
         "workers": past.count_workers(timeline),
         "recovered": len(timeline.recoveries),
         "asked": asked,
         "open_question": next((one for one in asked if one["status"] == "open"), None),
         "gauges": list_gauges(task, wall),
-        "rest": estimate_rest(row, wall),
+        "rest": estimate_rest(row, before, wall),
         "report_percent": shown.share(row.progress_done or 0, row.progress_total or 0),
         "repair_percent": shown.share(row.repair_count, row.max_repairs),
         "max_reclaims": conf.load().max_reclaims,
@@ -222,11 +231,11 @@ def _say_reserved(kind: str, reserved: dict[str, Any]) -> str:
     return f"{reserved['tokens']:,}" if kind == "tokens" and reserved["tokens"] else ""
 
 
-def estimate_rest(row: Task, wall: float) -> str:
+def estimate_rest(row: Task, before: queries.PastRuns | None, wall: float) -> str:
     """How much work is left; nothing for what no worker runs: nobody knows how long it waits."""
-    if row.status != states.RUNNING or row.started_at is None:
+    if row.status != states.RUNNING or row.started_at is None or before is None:
         return ""
-    return past.say_rest(queries.list_runs(row.workflow, row.workflow_version), wall)
+    return past.say_rest(before.runs, wall)
 
 
 def is_ending(row: Task) -> bool:

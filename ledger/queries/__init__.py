@@ -15,6 +15,7 @@ from ledger.queries.artifacts import (
     show_artifact,
 )
 from ledger.queries.effects import list_effects, list_latest_effects
+from ledger.queries.estimates import PastRuns, read_past_runs
 from ledger.queries.filters import FILTERS, NOT, SEARCHED, TaskFilter, match_filter
 from ledger.queries.fleet import (
     Fleet,
@@ -53,7 +54,6 @@ from ledger.queries.pages import (
     list_from,
     list_latest_events,
     list_latest_outputs,
-    list_runs,
     make_tag,
     mark_list,
     may_stop,
@@ -64,6 +64,7 @@ from ledger.queries.pages import (
 from ledger.queries.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from ledger.queries.questions import list_decided, list_waiting
 from ledger.queries.seen import HIDDEN, require_family, require_payload
+from ledger.queries.spans import Recovery, Restart, Span, Timeline
 from ledger.queries.tasks import (
     COUNT_CAP,
     count_by_status,
@@ -80,10 +81,6 @@ from ledger.queries.tasks import (
 )
 from ledger.queries.timeline import (
     MAX_UNITS,
-    Recovery,
-    Restart,
-    Span,
-    Timeline,
     build_timeline,
     list_kinds,
     list_record,
@@ -111,6 +108,7 @@ __all__ = [
     "Ended",
     "Fleet",
     "Page",
+    "PastRuns",
     "Products",
     "Recovery",
     "Restart",
@@ -161,7 +159,6 @@ __all__ = [
     "list_outputs",
     "list_products",
     "list_record",
-    "list_runs",
     "list_spend",
     "list_stalled",
     "list_tasks",
@@ -183,6 +180,7 @@ __all__ = [
     "name_callers",
     "open_log",
     "read_log",
+    "read_past_runs",
     "read_revision",
     "read_tag",
     "require_family",

@@ -25,8 +25,6 @@ from ledger.queries.tasks import COUNT_CAP, LARGE, task_json
 STOP_AFTER = 10.0
 """A unit has so many seconds to end by itself after a cancel was asked; then it may be stopped."""
 
-RUNS_READ = 2_000
-
 MAX_FRESH = 100
 """New tasks are counted up to here; a page that stood for so long is loaded again anyway."""
 
@@ -83,20 +81,6 @@ def may_stop(row: Task) -> bool:
     waits = row.status == states.RUNNING and row.cancel_requested
     # The request was the last thing that anybody wrote: a checkpoint would have ended the task.
     return waits and (read_at - row.updated_at).total_seconds() >= STOP_AFTER
-
-
-def list_runs(workflow: str, version: str, limit: int = 20) -> list[float]:
-    """Working seconds of the last completed runs of a version, waiting and pauses not counted.
-
-    Looked for among the tasks that ended last: a rare workflow is not worth a scan of all.
-    """
-    latest = see_tasks().filter(finished_at__isnull=False).order_by("-finished_at")
-    rows = see_tasks().filter(
-        pk__in=latest.values("pk")[:RUNS_READ], status=states.COMPLETED, workflow=workflow,
-        workflow_version=version, wall_left__isnull=False, copied_from__isnull=True,
-    )  # fmt: skip
-    used = rows.annotate(used=F("limit_wall") - F("wall_left")).order_by("-finished_at")
-    return [max(0.0, seconds) for seconds in used.values_list("used", flat=True)[:limit]]
 
 
 def list_from(

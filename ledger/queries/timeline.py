@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
 from django.db.models import (
     Case,
+    Exists,
     F,
     Func,
     JSONField,
@@ -31,20 +31,33 @@ from ledger.conf import format_money
 from ledger.models import Event, Handoff, StepOutput, Task
 from ledger.queries.history import show_event
 from ledger.queries.seen import hide_text, hide_value
+from ledger.queries.spans import (
+    BACKOFF,
+    DONE,
+    FAILED,
+    LOST,
+    PAUSED,
+    QUEUED,
+    RELEASED,
+    RUNNING,
+    STALLED,
+    SUPERSEDED,
+    UNDONE,
+    WAITING,
+    WORK,
+    Recovery,
+    Restart,
+    Span,
+    Timeline,
+)
 
 MAX_UNITS = 1_000
 """The last units of a task that are drawn; older ones are told as a number."""
 
 MAX_EVENTS = 500
 
-DONE, SUPERSEDED, RUNNING, STALLED = "done", "superseded", "running", "stalled"
-FAILED, LOST, RELEASED, UNDONE = "failed", "lost", "released", "undone"
-BACKOFF, WAITING, PAUSED, QUEUED = "backoff", "waiting", "paused", "queued"
-SIGNAL, CHILDREN, BUDGET = states.SIGNAL, states.CHILDREN, states.BUDGET
-"""What else is waited for; `WAITING` is for a person."""
-
-WORK = frozenset({DONE, SUPERSEDED, RUNNING, STALLED, FAILED, LOST, RELEASED})
-"""A worker was busy with the task; in all else nobody was."""
+LEAST_QUEUED = dt.timedelta(seconds=1)
+"""A shorter wait for a worker is not drawn."""
 
 ATTEMPTS = {"attempt_failed": FAILED, "released": RELEASED, "reclaimed": LOST}
 SPENT = ATTEMPTS | {"compensated": UNDONE}
@@ -59,74 +72,6 @@ GOES_ON = frozenset(
     "promoted repaired retried cancelled completed failed dead approval_expired".split()
 )
 """Events after which a task no longer waits for what it waited for."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Span:
-    """One thing that took time, `start` <= `end`; an `open` one is not over."""
-
-    kind: str
-    step: str
-    start: dt.datetime
-    end: dt.datetime
-    turn: int = 0
-    round: int = 0
-    seq: int = 0
-    worker: str = ""
-    open: bool = False
-
-    @property
-    def took(self) -> dt.timedelta:
-        """How long."""
-        return self.end - self.start
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Restart:
-    """Work from `to` on was found wrong `at` step `step`, or the output of `step` was `edited`."""
-
-    seq: int
-    at: dt.datetime
-    step: str
-    to: str
-    round: int
-    by: str
-    by_workflow: bool
-    feedback: Any
-    edited: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recovery:
-    """One lost worker, and the attempt that did its unit again; None while there is none."""
-
-    seq: int
-    lost: Span
-    fence: int
-    number: int
-    again: Span | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Timeline:
-    """Everything between `start` and `end` (now, for a task that goes on), in order of time."""
-
-    start: dt.datetime
-    end: dt.datetime
-    spans: list[Span]
-    restarts: list[Restart]
-    recoveries: list[Recovery]
-    refused: list[dt.datetime]
-
-    @property
-    def rounds(self) -> list[tuple[int, dt.datetime, dt.datetime]]:
-        """(round, start, end) of each round that is on record."""
-        first = self.restarts[0].round - 1 if self.restarts else 0
-        edges = [self.start, *(one.at for one in self.restarts), self.end]
-        return [
-            (first + number, start, max(start, end))
-            for number, (start, end) in enumerate(itertools.pairwise(edges))
-        ]
 
 
 class _Lean(Func):
@@ -149,11 +94,13 @@ def list_units(task_id: UUID, *, step: str = "", seq: int = 0) -> list[dict[str,
     """The last units, oldest first, without output and log but for the chosen one.
 
     That is the unit `seq`, or the last one of `step`, or the last one of all: with `chosen` true,
-    `output`, `log_tail`, and in `told` the key of the hand-off that it was given.
+    `output`, `log_tail`, and in `told` the key of the hand-off that it was given. `sleeps` is alike
+    in all: whether the task ever slept.
     """
     kept = StepOutput.objects.filter(task=task_id)
     wanted = kept.filter(seq=seq) if seq else kept.filter(step_name=step) if step else kept
     chosen = Q(seq=Subquery(wanted.order_by("-seq").values("seq")[:1]))
+    sleeps = Event.objects.filter(task=task_id, kind="scheduled", data__reason=states.SLEEP)
     told = Handoff.objects.filter(task=task_id, fence=OuterRef("fence")).order_by("-id")
     columns = "seq round step_index step_name turn started_at finished_at worker fence tokens cost"
     found = kept.annotate(
@@ -161,9 +108,10 @@ def list_units(task_id: UUID, *, step: str = "", seq: int = 0) -> list[dict[str,
         shown_output=Case(When(chosen, then=F("output")), output_field=JSONField()),
         shown_log=Case(When(chosen, then=F("log_tail")), output_field=TextField()),
         told=Case(When(chosen, then=Subquery(told.values("id")[:1]))),
+        sleeps=Exists(sleeps),
     ).order_by("-seq")
     own = [*columns.split(), "copied_from", "superseded_in_round", "chosen"]
-    own += ["shown_output", "shown_log", "told"]
+    own += ["shown_output", "shown_log", "told", "sleeps"]
     return [
         row
         | {
@@ -216,6 +164,8 @@ def build_timeline(
     current = _read_current(task, attempts, now)
     parked = list(_read_parked(task, ordered, [*attempts, *current], end))
     spans = sorted([*attempts, *parked, *current], key=lambda span: (span.start, span.seq))
+    spans += _read_queued(task, units, ordered, spans)
+    spans.sort(key=lambda span: (span.start, span.seq))
     starts = [span.start for span in spans]
     return Timeline(
         min(starts, default=task.created_at),
@@ -288,6 +238,29 @@ def _read_running(task: Task, now: dt.datetime) -> Iterator[Span]:
     if moved > start:
         yield dataclasses.replace(span, end=moved, open=False)
     yield dataclasses.replace(span, kind=STALLED, start=moved)
+
+
+def _read_queued(
+    task: Task,
+    units: Sequence[dict[str, Any]],
+    events: Sequence[dict[str, Any]],
+    spans: Sequence[Span],
+) -> Iterator[Span]:
+    """The waits for a worker before attempts, where nothing else can have held the task.
+
+    After a unit of a workflow that sleeps nobody knows: the sleeps are not read.
+    """
+    sleeps = any(unit.get("sleeps") for unit in units)
+    told = next((event["data"] for event in events if event["kind"] == "submitted"), None)
+    ready: dt.datetime | None = None
+    if told is not None and len(units) < MAX_UNITS:
+        ready = _read_time(told.get("until")) or task.created_at
+    for span in spans:
+        by_worker = span.kind in WORK and bool(span.worker)
+        if ready is not None and by_worker and span.start - ready >= LEAST_QUEUED:
+            yield dataclasses.replace(span, kind=QUEUED, start=ready, end=span.start, open=False)
+        stored = span.kind in {DONE, SUPERSEDED}
+        ready = None if sleeps and stored else max(span.end, ready or span.end)
 
 
 def _read_parked(

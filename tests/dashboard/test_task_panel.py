@@ -10,10 +10,10 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from dashboard import axis, past, waterfall
+from dashboard import axis, bars, past, words
 from ledger import clock, conf, queries, sql, states, sweeper
 from ledger.models import Approval, Task
-from ledger.queries.timeline import Span, Timeline
+from ledger.queries.spans import Span, Timeline
 from ledger.transitions import approvals, holder, operators, sweeps
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
@@ -338,8 +338,8 @@ def test_every_place_is_inside_and_nothing_runs_backwards() -> None:
 def test_a_loop_is_one_row_with_at_most_a_hundred_ticks(operator: Client, three: Workflow) -> None:
     spans = [("done", "a", n * 2.0, n * 2.0 + 1.5) for n in range(450)]
     found = make_timeline(*spans)
-    row = waterfall.Row(0, "a", waterfall.words.NOT_STARTED, False, False)
-    waterfall.fill_row(row, found.spans, axis.make_axis(found, True), stride=5)
+    row = bars.Row(0, "a", words.NOT_STARTED, False, False)
+    bars.fill_row(row, found.spans, axis.make_axis(found, True), stride=5)
     assert len(row.bars) == 1
     assert row.bars[0].count == 450
     assert len(row.ticks) == 90
