@@ -25,6 +25,9 @@ AHEAD = 0.35
 LEAST_ZOOM = 1.0
 """Seconds: no nearer."""
 
+OPEN_END = 10**15
+"""Of a zoom that goes on until now: milliseconds that no time reaches."""
+
 TICKS = [
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200,
     86_400, 172_800, 604_800, 2_592_000,
@@ -210,24 +213,25 @@ def list_zooms(axis: Axis, timeline: Timeline, centre: float) -> dict[str, tuple
     near = axis.find_moment(middle - half), axis.find_moment(middle + half)
     found: dict[str, tuple[int, int] | None] = {}
     if near[1] - near[0] >= LEAST_ZOOM:
-        found["in"] = _say_window(*near)
+        found["in"] = _say_window(*near, last)
     span = end - start
     if (start, end) == (first, last):
         return found
     wide = max(first, start - span / 2), min(last, end + span / 2)
-    found["out"] = None if wide == (first, last) else _say_window(*wide)
+    nearly = wide[1] - wide[0] > 0.98 * (last - first)
+    found["out"] = None if nearly else _say_window(*wide, last)
     found["fit"] = None
     if start > first:
         since = max(first, start - span / 2)
-        found["earlier"] = _say_window(since, since + span)
+        found["earlier"] = _say_window(since, since + span, last)
     if end < last:
         until = min(last, end + span / 2)
-        found["later"] = _say_window(until - span, until)
+        found["later"] = _say_window(until - span, until, last)
     return found
 
 
-def _say_window(start: float, end: float) -> tuple[int, int]:
-    return int(start * 1000), -int(-end * 1000 // 1)
+def _say_window(start: float, end: float, last: float) -> tuple[int, int]:
+    return int(start * 1000), OPEN_END if end >= last else int(end * 1000)
 
 
 def list_idle(timeline: Timeline, start: float, end: float) -> list[tuple[float, float]]:

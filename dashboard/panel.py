@@ -37,6 +37,7 @@ def open_panel(
     here = task["step"]["name"]
     step = choose_step(wish, task, units)
     own = [one for one in units if one["step_name"] == step]
+    at = own.index(unit) if unit in own else 0
     at_work = step == here and task["status"] != states.COMPLETED
     tried = (here, task["step"]["turn"])
     if unit and (wish.unit or not at_work):
@@ -61,6 +62,8 @@ def open_panel(
         "versions": versions[::-1],
         "units": own[: -MAX_LISTED - 1 : -1],
         "count": len(own),
+        "earlier": own[at - 1]["seq"] if at else 0,
+        "later": own[at + 1]["seq"] if at + 1 < len(own) else 0,
     }
 
 

@@ -148,7 +148,7 @@ def _is_wanted(kind: str, event: Mapping[str, Any], wish: Wish) -> bool:
 def _list_event(event: Mapping[str, Any], span: Span | None, axis: Axis) -> Row:
     kind = event["kind"]
     look = words.EVENTS.get(kind) or words.Look(kind, "idle", "is-idle")
-    name = f"{event['step']}, turn {event['turn']}" if event["step"] else ""
+    name = str(event["step"]) + (f", turn {event['turn']}" if event["turn"] else "")
     stored = kind == "checkpoint"
     row = Row(0, name, look, False, False, sub=True, at=event["at"],
               unit=event["seq"] if stored else 0, event=0 if stored else event["seq"],

@@ -9,13 +9,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from dashboard.access import PageRequest
+from dashboard.axis import OPEN_END
 
 COMPACT, ATTEMPTS, EVENTS = "", "attempts", "events"
 MODES = {COMPACT: "Compact", ATTEMPTS: "Attempts", EVENTS: "All events"}
 """How fine the timeline is: a row for each step, for each attempt, for each event."""
 
 MAX_TEXT, MAX_LIST = 100, 2_000
-_SPAN = re.compile(r"(\d{1,15})-(\d{1,15})", re.ASCII)
+_SPAN = re.compile(r"(\d{1,15})-(\d{0,15})", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Wish:
             "failed": "1" if wish.failed else "",
             "kind": wish.kind,
             "find": wish.find,
-            "zoom": f"{wish.zoom[0]}-{wish.zoom[1]}" if wish.zoom else "",
+            "zoom": _write_zoom(*wish.zoom) if wish.zoom else "",
             "list": wish.list,
         }
         return {name: value for name, value in named.items() if value}
@@ -80,7 +81,7 @@ def read_wish(request: PageRequest) -> Wish:
     unit = _read_number(given.get("unit", ""))
     mode = given.get("view", "")
     span = _SPAN.fullmatch(given.get("zoom", ""))
-    zoom = (int(span[1]), int(span[2])) if span and int(span[1]) < int(span[2]) else None
+    zoom = (int(span[1]), int(span[2] or OPEN_END)) if span else None
     return Wish(
         "" if unit else _read_text(given, "step"), unit, given.get("squeeze") != "0",
         mode if mode in MODES else COMPACT, _read_text(given, "open"),
@@ -88,6 +89,10 @@ def read_wish(request: PageRequest) -> Wish:
         _read_text(given, "kind"), _read_text(given, "find").strip(), zoom,
         _read_text(given, "list", MAX_LIST),
     )  # fmt: skip
+
+
+def _write_zoom(start: int, end: int) -> str:
+    return f"{start}-" if end >= OPEN_END else f"{start}-{end}"
 
 
 def _read_text(given: Mapping[str, str], name: str, size: int = MAX_TEXT) -> str:

@@ -231,6 +231,25 @@
     }
   }
 
+  // The timeline by keyboard: arrows, Home and End move between its rows and a step's units, + - 0 zoom.
+  document.addEventListener("keydown", (event) => {
+    const picture = find("task-timeline");
+    if (!picture || keysOff() || find("dialog")?.open || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest("input, textarea, select, [contenteditable]")) return;
+    const zoom = picture.querySelector(`[data-zoom="${CSS.escape(event.key === "=" ? "+" : event.key)}"]`);
+    if (zoom && !event.repeat) zoom.click();
+    const rows = [...picture.querySelectorAll("tbody th a:not(.x)")];
+    const here = rows.indexOf(event.target.closest("#task-timeline tbody tr")?.querySelector("th a:not(.x)"));
+    const isSub = (at) => rows[at]?.closest("tr").classList.contains("sub");
+    const moves = { ArrowUp: -1, ArrowDown: 1, Home: -rows.length, End: rows.length, ArrowLeft: -1, ArrowRight: 1 };
+    if (here < 0 || !(event.key in moves)) return;
+    event.preventDefault();
+    const to = Math.max(0, Math.min(rows.length - 1, here + moves[event.key]));
+    if (!/Left|Right/.test(event.key)) rows[to].focus();
+    else if (isSub(Math.max(here, to))) rows[to].focus();
+    else document.querySelector(`#task-panel [data-unit="${event.key}"]`)?.click();
+  });
+
   // `g` and a letter go places. First of all listeners: its second letter means nothing else, and
   // the switch in the settings holds every single key back. Never while typing.
   const keysOff = () => root.dataset.keys === "off";
