@@ -110,7 +110,7 @@ def draw_waterfall(
     """
     rows = list_rows(task, names, units)
     rest = measure_rest(rows, task, units, timeline, typical or {})
-    goes = task["status"] in {states.RUNNING, states.QUEUED} and not wish.narrows
+    goes = task["status"] == states.RUNNING and not wish.narrows
     axis = make_axis(timeline, wish.squeeze, wish.zoom, sum(rest.values()) if goes else 0.0)
     whole = axis.pieces[-1].end >= timeline.end.timestamp()
     now = axis.place(timeline.end) if whole and task["status"] not in states.FINISHED else None

@@ -119,7 +119,7 @@ def load_moving(row: Task, wish: Wish) -> dict[str, Any]:
     asked = past.list_asked(record)
     wall = shown.measure_wall(row, now)
     before = None
-    if row.status in states.UNFINISHED - {states.WAITING}:  # nobody knows how long people take
+    if row.status == states.RUNNING:  # nobody knows how long anything else takes
         before = queries.read_past_runs(row.workflow, row.workflow_version)
     return {
         # Of the row, which was read before the rest: a tag may be older than what is shown.

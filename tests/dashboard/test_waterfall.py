@@ -201,8 +201,9 @@ def test_steps_to_come_are_as_long_as_they_were_in_past_runs(
     operator: Client, three: Workflow
 ) -> None:
     task = submit(three)
+    claim(three)
     assert read_page(operator, task).count("no estimate") >= 2
-    operators.cancel_task(task.pk, actor=OPERATOR)
+    operators.pause_task(task.pk, actor=OPERATOR)
     for _ in range(5):
         submit(three)
         for seconds in (10, 20):
@@ -215,6 +216,7 @@ def test_steps_to_come_are_as_long_as_they_were_in_past_runs(
     past = queries.read_past_runs("three", three.version)
     assert [round(past.steps[name]) for name in "abc"] == [10, 20, 40]
     task = submit(three)
+    claim(three)
     text = cut(read_page(operator, task), "task-timeline")
     assert text.count('class="b-next"') == 4  # three steps, and the key
     assert "about 40 s" in text
