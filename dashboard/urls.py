@@ -16,6 +16,7 @@ from dashboard.views import (
     log,
     login,
     overview,
+    palette,
     settings,
     since,
     task,
@@ -38,6 +39,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("workflows/<str:name>/", workflows.show_workflow, name="workflow"),
     path("audit/", audit.show_audit, name="audit"),
     path("audit/export/<slug:kind>/", audit.export_audit, name="audit-export"),
+    path("palette/", palette.find_places, name="palette"),
     path("legend/", legend.show_legend, name="legend"),
     path("settings/", settings.show_settings, name="settings"),
     # tasks/

@@ -38,6 +38,7 @@ LONGWATCH_CHECKS = env.read_table("LONGWATCH_CHECKS")
 LONGWATCH_PRICES = env.read_table("LONGWATCH_PRICES")
 LONGWATCH_CODE_MODEL = os.environ.get("LONGWATCH_CODE_MODEL", "").strip()
 LONGWATCH_CODE_UNATTENDED = env.read_flag("LONGWATCH_CODE_UNATTENDED")
+LONGWATCH_ENVIRONMENT = os.environ.get("LONGWATCH_ENVIRONMENT", "").strip()
 LONGWATCH_ALERT_NETWORKS = env.read_names("LONGWATCH_ALERT_NETWORKS")
 
 # --- Database -----------------------------------------------------------------------------------

@@ -30,8 +30,31 @@
     if (!isPoll(event.detail.ctx.sourceElement)) return;
     const late = Date.now() < silentUntil;
     const read = !following && event.detail.ctx.sourceElement.querySelector("[data-follow]");
-    if (document.hidden || paused || signedOut || late || read) event.preventDefault();
+    if (document.hidden || signedOut || late || read) event.preventDefault();
   });
+  // While updates are paused the page is still asked for, so that the banner knows how much is held back.
+  let heldBack = 0;
+  document.addEventListener("htmx:before:swap", (event) => {
+    const part = event.detail.ctx.sourceElement;
+    if (!paused || !isPoll(part)) return;
+    event.preventDefault();
+    heldBack += event.detail.ctx.response.status === 200 ? 1 : 0;
+    showPaused();
+  });
+  function showPaused() {
+    find("paused").hidden = !paused;
+    find("paused").querySelector("span").textContent = heldBack ? `${heldBack} ${heldBack === 1 ? "change is" : "changes are"} held back` : "nothing has changed";
+  }
+  function pauseUpdates() {
+    paused = !paused;
+    find("live-pause").setAttribute("aria-pressed", String(paused));
+    setLiveText(paused ? "Updates paused" : "Live");
+    if (!paused && heldBack) document.querySelectorAll(POLLED).forEach((part) => { if (part._htmx) part._htmx.ptag = ""; });
+    heldBack = 0;
+    showPaused();
+    showLive();
+    if (!paused) pollNow();
+  }
   document.addEventListener("visibilitychange", () => { if (!document.hidden) pollNow(); });
 
   document.addEventListener("htmx:after:request", (event) => {
@@ -101,6 +124,8 @@
     showWaiting();
     showLive();
     focusTimes();
+    keepToasts();
+    tellState();
   });
   document.addEventListener("done", () => find("dialog").close());
   document.addEventListener("click", (event) => {
@@ -109,14 +134,27 @@
       event.preventDefault();
       closer.closest("dialog").close();
     }
-    if (event.target.closest("#live-pause")) {
-      paused = !paused;
-      find("live-pause").setAttribute("aria-pressed", String(paused));
-      setLiveText(paused ? "Updates paused" : "Live");
-      showLive();
-      if (!paused) pollNow();
-    }
+    if (event.target.closest("#live-pause, [data-resume]")) pauseUpdates();
+    if (event.target.closest("[data-dismiss]")) event.target.closest(".notice").remove();
   });
+
+  // A toast says what was done. Good news goes by itself, unless somebody is at it; bad news stays.
+  function keepToasts() {
+    for (const toast of document.querySelectorAll("#notices .notice:not(:has([data-dismiss]))")) {
+      const button = toast.appendChild(document.createElement("button"));
+      Object.assign(button, { type: "button", className: "copy", textContent: "×", ariaLabel: "Dismiss" });
+      button.dataset.dismiss = "";
+      const leave = () => { if (toast.matches(":hover, :focus-within")) setTimeout(leave, 2000); else toast.remove(); };
+      if (toast.getAttribute("role") === "status") setTimeout(leave, 8000);
+    }
+  }
+  // The live region tells of a change of state of what the page is about, and of nothing else.
+  let told;
+  function tellState() {
+    const now = document.querySelector("#task-vitals, #state")?.dataset.status;
+    if (told && now && told !== now) say(`Now ${now.replace("_", " ")}.`);
+    told = now;
+  }
 
   // A link that shows another part of the same page leaves its address, to be sent on or loaded anew.
   document.addEventListener("click", (event) => {
@@ -261,8 +299,9 @@
     const going = Date.now() < goUntil;
     goUntil = 0;
     if (keysOff() || going) event.stopImmediatePropagation();
-    if (keysOff() || find("dialog")?.open) return;
-    if (going || event.key === "?") document.querySelector(`.side [data-go="${CSS.escape(event.key)}"]`)?.click();
+    if (keysOff() || document.querySelector("dialog[open]")) return;
+    if (event.key === "?") showHelp();
+    else if (going) document.querySelector(`.side [data-go="${CSS.escape(event.key)}"]`)?.click();
     else if (event.key === "g") goUntil = Date.now() + 1500;
     else if (event.key === "l") find("live-pause")?.click();
     else if (event.key === "t" && !event.repeat) document.querySelector("#theme button")?.click();
@@ -273,6 +312,68 @@
       document.querySelector("input[type=search]").focus();
     } else if (!event.repeat) document.querySelector(`.acts [data-key="${CSS.escape(event.key)}"]`)?.click();
   }, true);
+
+  function showHelp() {
+    const legend = document.querySelector('.side [data-go="?"]');
+    if (legend) htmx.ajax("GET", `${legend.pathname}?at=${encodeURIComponent(location.pathname)}`, { target: "#dialog", swap: "innerHTML" });
+  }
+
+  // The palette: its field keeps the focus, the arrows choose. What this page can do stands first.
+  const jump = (step) => {
+    const options = [...document.querySelectorAll("#palette-found [role=option]")];
+    const here = options.findIndex((one) => one.ariaSelected === "true");
+    options[here]?.setAttribute("aria-selected", "false");
+    const next = options[(here + step + options.length) % options.length];
+    next?.setAttribute("aria-selected", "true");
+    next?.scrollIntoView({ block: "nearest" });
+    find("palette-field").setAttribute("aria-activedescendant", next?.id ?? "");
+  };
+  function openPalette() {
+    const palette = find("palette");
+    if (!palette || document.querySelector("dialog[open]")) return;
+    palette.showModal();
+    const field = find("palette-field");
+    field.value = "";
+    field.focus();
+    htmx.trigger(field, "find");
+  }
+  function offerActions() {
+    const wanted = find("palette-field").value.trim().toLowerCase();
+    const group = document.createElement("div");
+    group.append(Object.assign(document.createElement("span"), { className: "dim", textContent: "On this page" }));
+    Object.assign(group, { role: "group", ariaLabel: "On this page" });
+    for (const deed of document.querySelectorAll("main .acts :is(a, button), .live button")) {
+      const name = [...deed.childNodes].filter((node) => node.nodeType === 3).map((node) => node.data.trim()).join(" ");
+      if (!name || deed.disabled || !deed.offsetParent || !name.toLowerCase().includes(wanted)) continue;
+      const option = Object.assign(document.createElement("a"), { role: "option", tabIndex: -1, ariaSelected: "false", textContent: name });
+      option.id = `jump-here-${group.childElementCount}`;
+      option.addEventListener("click", () => { find("palette").close(); deed.focus(); deed.click(); });
+      group.append(option);
+    }
+    if (group.childElementCount > 1) find("palette-found").prepend(group);
+  }
+  document.addEventListener("htmx:after:swap", (event) => {
+    if (event.detail.ctx.sourceElement.id !== "palette-field") return;
+    offerActions();
+    jump(1);
+  });
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("#palette-open") || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    openPalette();
+  });
+  document.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") {
+      event.preventDefault();
+      if (find("palette")?.open) find("palette").close();
+      else openPalette();
+    }
+    if (event.target.id !== "palette-field") return;
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") jump(event.key === "ArrowDown" ? 1 : -1);
+    else if (event.key === "Enter") document.querySelector("#palette-found [aria-selected=true]")?.click();
+    else return;
+    event.preventDefault();
+  });
 
   function moveRow(step) {
     const rows = [...document.querySelectorAll("a[data-row]")].filter((row) => row.offsetParent);
@@ -389,6 +490,8 @@
     root.dataset.script = "on";
     offerZone();
     focusTimes();
+    keepToasts();
+    tellState();
     showAround();
     restoreSeen();
     showEnd();

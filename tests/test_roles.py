@@ -76,7 +76,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "overview": ("GET", READ), "trouble": ("GET", READ), "workers": ("GET", READ),
     "workflows": ("GET", READ), "workflow": ("GET", READ), "audit": ("GET", AUDIT),
     "audit-export": ("GET", AUDIT), "legend": ("GET", READ), "since": ("GET", READ),
-    "settings": ("GET", READ),
+    "settings": ("GET", READ), "palette": ("GET", READ),
     "handoff": ("GET", READ), "log": ("GET", READ), "tasks": ("GET", READ),
     "delete-demo": ("GET", OPERATE), "task": ("GET", READ), "outputs": ("GET", READ),
     "output": ("GET", READ), "events": ("GET", READ), "act": ("GET", OPERATE),

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from django import template
+from django.conf import settings
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
@@ -21,6 +22,8 @@ register = template.Library()
 MAX_JSON_SHOWN = 4_000
 LINE = 40
 """Characters in which a list of plain values stands on one line."""
+LIVE = frozenset({"production", "prod", "live"})
+"""Names of an environment whose pages have a stripe."""
 DASH = "\N{EN DASH}"
 
 
@@ -317,6 +320,12 @@ def count_waiting(context: template.Context) -> int:
     return int(request.waiting_count)
 
 
+@register.simple_tag
+def environment() -> str:
+    """What this installation is called, so that nobody acts on another one; empty for no name."""
+    return str(getattr(settings, "LONGWATCH_ENVIRONMENT", "") or "")[:40]
+
+
 @register.simple_tag(takes_context=True)
 def root_attributes(context: template.Context) -> SafeString:
     """What the stylesheet and the script know of the person: attributes of <html>.
@@ -326,8 +335,9 @@ def root_attributes(context: template.Context) -> SafeString:
     request = context.get("request")
     likes = getattr(request, "preferences", None) or Preferences()
     return format_html(
-        'data-theme="{}" data-density="{}" data-keys="{}" data-zone="{}" data-hours="{}"',
+        'data-theme="{}" data-density="{}" data-keys="{}" data-zone="{}" data-hours="{}"{}',
         likes.theme, likes.density, "on" if likes.keys else "off", likes.zone, likes.hours,
+        mark_safe(" data-live") if environment().casefold() in LIVE else "",
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.http import HttpResponseBase
+from django.urls import Resolver404, resolve
 from django.views.decorators.http import require_safe
 
 from dashboard import words
@@ -28,36 +29,53 @@ OTHERS = (
     (words.NO_WORKER, "Queued, but no live worker knows this version of its workflow."),
     (words.EVENTS["repaired"], "The work was wrong, so it is done again from an earlier step."),
 )
-KEYS = (
-    ("g o", "Overview"),
-    ("g t", "Tasks"),
-    ("g a", "Approvals"),
-    ("g s", "Stalled, gave up"),
-    ("g w", "Workers"),
-    ("g f", "Workflows"),
-    ("g n", "Alerts"),
-    ("j k", "Next, previous row of a list; Enter opens it"),
-    ("[ ]", "Previous, next task of the list that you came from"),
-    ("/", "To the filter of a list; Esc leaves it"),
-    ("l", "Pause live updates, or go on"),
-    ("t", "Change the theme: as the system, light, dark"),
-    ("a r s", "On an approval: approve, reject, send back"),
-    ("⇧R c", "On a task: restart from a step, cancel; each opens its dialog"),
-    ("z", "Take that answer back while it has not acted"),
-    ("?", "This page"),
+LISTS, TASK = ("tasks", "approvals", "trouble"), ("task",)
+KEYS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("Ctrl+K", "Go to a page, task, workflow or worker", ()),
+    ("g o", "Overview", ()),
+    ("g t", "Tasks", ()),
+    ("g a", "Approvals", ()),
+    ("g s", "Stalled, gave up", ()),
+    ("g w", "Workers", ()),
+    ("g f", "Workflows", ()),
+    ("g n", "Alerts", ()),
+    ("g l", "Audit log", ()),
+    ("j k", "Next, previous row of a list; Enter opens it", LISTS),
+    ("/", "To the filter of a list; Esc leaves it", LISTS),
+    ("[ ]", "Previous, next task of the list that you came from", TASK),
+    ("⇧R c", "On a task: restart from a step, cancel; each opens its dialog", TASK),
+    ("a r s", "On an approval: approve, reject, send back", ("approval",)),
+    ("z", "Take that answer back while it has not acted", ("approval", "approvals")),
+    ("l", "Pause live updates, or go on", ()),
+    ("t", "Change the theme: as the system, light, dark", ()),
+    ("?", "The keys of the page", ()),
 )
+"""(keys, what they do, routes of the pages where; none: everywhere)."""
 
 
 @require_safe
 @allow(READ)
 def show_legend(request: PageRequest) -> HttpResponseBase:
-    """The page; nothing on it changes."""
+    """The page; nothing on it changes. In a dialog, the keys of the page `at`."""
     context = {
         "section": "legend",
         "statuses": [(words.LOOKS[status], text) for status, text in MEANINGS.items()],
         "others": OTHERS,
         "reasons": words.REASONS.items(),
         "events": words.EVENTS.values(),
-        "keys": [(keys.split(), text) for keys, text in KEYS],
+        "keys": list_keys(request.GET.get("at", "")),
     }
-    return render_page(request, "dashboard/legend.html", context)
+    return render_page(request, "dashboard/legend.html", context, part="keys")
+
+
+def list_keys(path: str) -> list[tuple[list[str], str]]:
+    """The keys of the page with that path; all of them for none."""
+    try:
+        route = resolve(path).url_name if path else None
+    except Resolver404:
+        route = ""
+    return [
+        (keys.split(), text)
+        for keys, text, routes in KEYS
+        if not path or not routes or route in routes
+    ]

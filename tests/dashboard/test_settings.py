@@ -28,7 +28,7 @@ def test_what_is_chosen_is_on_every_page_and_on_record(operator: Client) -> None
     page = operator.get("/tasks/").content.decode()
     assert 'data-theme="dark" data-density="compact" data-keys="off"' in page
     assert 'data-zone="Europe/Berlin" data-hours="12"' in page
-    assert 'title="Times are shown in this zone">Europe/Berlin<' in page
+    assert 'title="Times are shown in this zone"><u>Europe/Berlin<' in page
     form = operator.get("/settings/").content.decode()
     for chosen in ('"Europe/Berlin" selected', '"12" checked', '"dark" checked', '"off" checked'):
         assert chosen in form
@@ -90,7 +90,7 @@ def test_a_zone_that_the_machine_has_no_more_is_shown_as_utc(operator: Client) -
     operator.post("/settings/", {"zone": "Europe/Berlin"})
     Preference.objects.update(zone="Europe/Atlantis")
     page = operator.get("/settings/").content.decode()
-    assert 'title="Times are shown in this zone">UTC<' in page
+    assert 'title="Times are shown in this zone"><u>UTC<' in page
 
 
 @pytest.mark.both_databases

@@ -80,6 +80,9 @@ def test_keys_go_places_until_they_are_switched_off(open_page: OpenPage, three: 
         assert page.locator("input[type=search]").input_value() == "g w ?"
         page.keyboard.press("Escape")
         page.keyboard.press("?")
+        page.get_by_role("link", name="All keys, shapes and reasons").or_(
+            page.get_by_role("button", name="All keys, shapes and reasons")
+        ).click()
         page.wait_for_url("**/legend/")
         page.get_by_role("button", name="Switch these keys off").click()
         page.get_by_role("button", name="Switch these keys on").wait_for()

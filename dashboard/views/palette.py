@@ -1,0 +1,104 @@
+"""Where to? Pages, tasks, workflows, workers and what can be begun, by a few letters of each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from django.http import HttpResponseBase
+from django.urls import NoReverseMatch, reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_safe
+
+from dashboard import words
+from dashboard.access import PageRequest, allow
+from dashboard.htmx import render_page
+from ledger import queries
+from ledger.access import ADMIN, AUDIT, OPERATE, READ, SUBMIT
+from ledger.queries.jumps import find_tasks, find_workers
+
+MAX_TEXT = 100
+MAX_WORKFLOWS = 5
+PAGES = (
+    ("Overview", "overview", READ), ("Tasks", "tasks", READ), ("Approvals", "approvals", READ),
+    ("Stalled, gave up", "trouble", READ), ("Workers", "workers", READ),
+    ("Workflows", "workflows", READ), ("Alerts", "alerts", OPERATE), ("Settings", "settings", READ),
+    ("Legend: shapes, reasons, keys", "legend", READ), ("Audit log", "audit", AUDIT),
+)  # fmt: skip
+DEEDS = (("New alert rule", "alert-new", ADMIN), ("Change the time zone", "settings", READ))
+
+
+class Place(NamedTuple):
+    """Somewhere to go: what it is called, its address, and a word beside it."""
+
+    name: str
+    href: str
+    note: str = ""
+
+
+@require_safe
+@allow(READ)
+def find_places(request: PageRequest) -> HttpResponseBase:
+    """What fits `q`, in groups, each short; without a script a page with the same."""
+    text = request.GET.get("q", "").replace("\0", "").strip()[:MAX_TEXT]
+    groups = [(name, places) for name, places in list_groups(text, request.scopes) if places]
+    context = {"section": "palette", "text": text, "groups": groups}
+    return render_page(request, "dashboard/palette.html", context, part="found")
+
+
+def list_groups(text: str, scopes: frozenset[str]) -> list[tuple[str, list[Place]]]:
+    """(name, places); what is most often meant comes first."""
+    groups = [("Pages", list_named(PAGES, text, scopes)), ("Tasks", list_tasks(text))]
+    if text:
+        groups += [("Workflows", list_workflows(text, scopes)), ("Workers", list_workers(text))]
+    groups.append(("Actions", list_named(DEEDS, text, scopes)))
+    if not text:
+        return groups
+    more = f"{reverse('dashboard:tasks')}?{urlencode({'q': text})}"
+    return [*groups, ("Everywhere", [Place(f"Tasks with “{text}”", more, "search")])]
+
+
+def list_named(
+    named: tuple[tuple[str, str, str], ...], text: str, scopes: frozenset[str]
+) -> list[Place]:
+    """Those of `named` (name, route, scope) that fit and that the person may open."""
+    return [
+        Place(name, reverse(f"dashboard:{route}"))
+        for name, route, scope in named
+        if scope in scopes and text.casefold() in name.casefold()
+    ]
+
+
+def list_tasks(text: str) -> list[Place]:
+    """By the beginning of an id or a part of a title; without a text the newest."""
+    return [
+        Place(
+            row["title"] or row["workflow"],
+            reverse("dashboard:task", args=[row["id"]]),
+            f"{words.LOOKS[row['status']].label} · {str(row['id'])[:8]}",
+        )
+        for row in find_tasks(text)
+    ]
+
+
+def list_workflows(text: str, scopes: frozenset[str]) -> list[Place]:
+    """By a part of the name, and for who may, to begin one."""
+    names = sorted({one["name"] for one in queries.list_workflows()})
+    found: list[Place] = []
+    for name in names:
+        if text.casefold() not in name.casefold():
+            continue
+        try:
+            href = reverse("dashboard:workflow", args=[name])
+        except NoReverseMatch:  # a slash in a name has no page
+            continue
+        found.append(Place(name, href, "start" if SUBMIT in scopes else ""))
+    return found[:MAX_WORKFLOWS]
+
+
+def list_workers(text: str) -> list[Place]:
+    """Live ones, by a part of host and process."""
+    page = reverse("dashboard:workers")
+    return [
+        Place(":".join(owner.split(":")[:2]), f"{page}#worker-{owner}")
+        for owner in find_workers(text)
+    ]
