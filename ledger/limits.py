@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import IntegrityError
 from django.db.models import F
 
-from ledger import bounds, clock, conf, sql, states
+from ledger import bounds, clock, conf, lanebudgets, sql, states
 from ledger.canonical import clean_text
 from ledger.errors import InvalidInput, LeaseLost, LimitReached, TaskNotFound
 from ledger.events import Actor, record_event
@@ -278,7 +278,7 @@ def record_spend(
             stale = task.fence != held.fence or task.lease_owner != held.owner
             row = Spend.objects.create(
                 task=task, key=fit_key(key), at=now, fence=held.fence, step=held.step_name,
-                turn=held.turn, note=clean_text(note, 500), stale=stale, **amounts,
+                turn=held.turn, note=clean_text(note, 500), stale=stale, lane=task.lane, **amounts,
             )  # fmt: skip
             for child, parent in itertools.pairwise(line):
                 row = Spend.objects.create(
@@ -296,6 +296,7 @@ def record_spend(
             with sql.atomic():
                 close_reservation(lock_line(held.task_id), reservation, "settled")
         return False
+    lanebudgets.note_spend(task.lane, tokens, amounts["cost"])
     held.used_tokens_in, held.used_tokens_out = task.used_tokens_in, task.used_tokens_out
     held.used_cost = task.used_cost
     check_sums(line)
@@ -331,10 +332,12 @@ def reserve_amount(
 
     An open reservation of the same key is taken over as it is, also from a lost attempt; one that
     was settled reserves nothing more. Raises LimitReached when what is used and reserved leaves too
-    little of a limit, the task's own or one above, and LeaseLost.
+    little of a limit, the task's own or one above, RetryLater for a lane over its budget, and
+    LeaseLost.
     """
     check_amount("tokens", tokens)
     nano, key = conf.parse_money(cost), fit_key(key)
+    lanebudgets.check_lane(held.lane)
     with sql.atomic():
         line = lock_line(held.task_id)
         task = line[0]

@@ -1,11 +1,27 @@
-"""Which queues a worker looks at, in which order: fairness between lanes without a shared row."""
+"""Which queues a worker looks at, in which order: fairness between lanes without a shared row.
+
+Lanes take turns by start tags, as in start-time fair queueing: a turn moves its lane's tag on by
+1 / weight, the lowest tag is next, and a lane that comes anew starts where the last turn did. So
+shares are as the weights, and whoever comes waits for the turn under way alone.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from uuid import UUID
 
 from ledger import sql, workflows
-from ledger.sql import Group
+from ledger.lanes import Book
+from ledger.sql import Claimed, Group, Settled
+from ledger.sql.lanes import (
+    BUSY_SECONDS,
+    Gate,
+    is_queued,
+    pace_lane,
+    read_rooms,
+    try_lock,
+)
 
 FRESH_SECONDS = 0.05
 """How long a list of groups serves: it bounds how late a busy worker sees a new lane."""
@@ -19,22 +35,131 @@ class Picker:
         self._groups: list[Group] = []
         self._last: list[Group] = []
         self._read_at = 0.0
+        self._book = Book()
+        self._tags: dict[str, float] = {}
+        self._turn = 0.0
+        self._looks_again: float | None = None
         self.served = ""
-        """The lane of the unit that this worker ran last; the one after it is next."""
+        """The lane whose turn was last; of lanes with equal tags the one after it is next."""
 
     def recall(self) -> list[Group]:
         """A woken worker's first guess, which spares it a statement when it is right: the groups
         that had work last. None of several lanes, whose turns would not count."""
-        return self._last if len({group[0] for group in self._last}) == 1 else []
+        if len({group[0] for group in self._last}) != 1:
+            return []
+        return [] if self._book.get(self._last[0][0]).closed else self._last
 
-    def choose(self, *, fresh: bool = False) -> list[Group]:
-        """Groups for a claim, the lane whose turn it is first. Reads them anew when stale."""
+    def choose(self, *, fresh: bool = False, woken: bool = False) -> list[Group]:
+        """Groups for a claim, the lane whose turn it is first. Reads them anew when stale.
+        What an idle worker was `woken` for may be a lane's settings."""
         now = time.monotonic()
+        self._book.refresh(now=woken)
         if fresh or now - self._read_at > FRESH_SECONDS:
-            known = workflows.known() if self._only is None else self._only
+            known = self._list_known()
             self._groups = [g for g in sql.list_groups() if (g[1], g[2]) in known]
             self._last = self._groups or self._last
             self._read_at = now
+        if self._book.rules:
+            self._groups = [g for g in self._groups if not self._book.get(g[0]).closed]
+        return sorted(self._groups, key=lambda group: (self._tag(group[0]), *self._after(group[0])))
+
+    def _list_known(self) -> frozenset[tuple[str, str]] | set[tuple[str, str]]:
+        return workflows.known() if self._only is None else self._only
+
+    def _tag(self, lane: str) -> float:
+        return max(self._tags.get(lane, 0.0), self._turn)
+
+    def _after(self, lane: str) -> tuple[bool, str]:
         # After the lane just served, not by counting: a lane's only task is in no list while it
         # runs, so a count would pass it over every other time.
-        return sorted(self._groups, key=lambda group: (group[0] <= self.served, group[0]))
+        return lane <= self.served, lane
+
+    def count_turn(self, lane: str) -> None:
+        """A turn of the lane begins."""
+        self._turn = self._tag(lane)
+        self._tags[lane] = self._turn + 1 / self._book.get(lane).weight
+        self.served = lane
+        if len(self._tags) > 2 * len(self._groups) + 100:  # those below would start there anyway
+            self._tags = {one: tag for one, tag in self._tags.items() if tag > self._turn}
+
+    def keeps_turn(self, lane: str, groups: Sequence[Group]) -> bool:
+        """True if it is this lane's turn again, which a list can't say of a lane whose one task
+        runs: by its weight its worker goes on with that."""
+        if self._book.get(lane).weight == 1 or not groups or groups[0][0] == lane:
+            return False
+        return self._tag(lane) < self._tag(groups[0][0])
+
+    def must_yield(self, held: Claimed) -> bool:
+        """True where the next unit is not the holder's to begin: the lane is paused or over its
+        budget, or each of its units has to be claimed."""
+        self._book.refresh()
+        rules = self._book.get(held.lane)
+        return rules.paced or bool(rules.closed and rules.through != held.task_id)
+
+    def find_through(self) -> tuple[str, UUID] | None:
+        """The lane and id of a task that was let through a pause and waits for a claim of its own.
+        Never twice in a row, so that the others have their turns."""
+        for lane, task_id in self._book.through.items():
+            if lane != self.served and is_queued(task_id, self._list_known()):
+                return lane, task_id
+        return None
+
+    def list_gated(self, groups: Sequence[Group]) -> list[Group]:
+        """Those of the groups whose lanes have a cap or a rate."""
+        return [group for group in groups if self._book.get(group[0]).gate is not None]
+
+    def take_wait(self) -> float | None:
+        """In how many seconds a lane that was passed over may be open; None: nobody can say."""
+        wait, self._looks_again = self._looks_again, None
+        return wait
+
+    def admit[Found: (Claimed | None, Settled | None)](
+        self,
+        groups: Sequence[Group],
+        write: Callable[[Sequence[Group]], Found],
+        own: Claimed | None = None,
+    ) -> Found:
+        """Carry out `write`, which claims from groups, with those whose lanes have room.
+
+        Of the lanes with a gate, at most one: the first with room, and only when its turn is next,
+        so that a claim holds no other lane's lock. `own` is the task whose settle claims.
+        """
+        gates = {g[0]: gate for g in groups if (gate := self._book.get(g[0]).gate) is not None}
+        if not gates:
+            return write(groups)
+        free = [group for group in groups if group[0] not in gates]
+        task_id = None if own is None else own.task_id
+        gate = None
+        gate = self._find_open(gates, groups, task_id) if groups[0][0] in gates else None
+        if gate is None:
+            return write(free)
+        with sql.atomic():
+            room = read_rooms([gate.lane], task_id)[gate.lane] if try_lock(gate.lane) else None
+            if room is None or room.find_wait(gate) != 0:
+                self._wait(BUSY_SECONDS)
+                return write(free)
+            found = write([group for group in groups if group[0] == gate.lane] + free)
+            claimed = found.claimed if isinstance(found, Settled) else found
+            if gate.interval and claimed is not None and claimed.lane == gate.lane:
+                pace_lane(gate, room)
+        return found
+
+    def _find_open(
+        self, gates: dict[str, Gate], groups: Sequence[Group], own: UUID | None
+    ) -> Gate | None:
+        """The first lane in turn that has room, before any lane without a gate: a look without a
+        lock, which is taken for that one alone."""
+        rooms = read_rooms(gates, own)
+        for lane in dict.fromkeys(group[0] for group in groups):
+            if lane not in gates:
+                return None
+            wait = rooms[lane].find_wait(gates[lane])
+            if wait == 0:
+                return gates[lane]
+            if wait is not None:
+                self._wait(wait)
+        return None
+
+    def _wait(self, seconds: float) -> None:
+        known = self._looks_again
+        self._looks_again = seconds if known is None else min(known, seconds)

@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ledger import (
@@ -98,19 +98,42 @@ class Engine:
         self.suspect = False
         if not self.may_claim:
             return found
+        self.picker.take_wait()
         if self.idle:  # only then: a lane that never runs dry would be the only one looked at
             found = found or self._claim(self.picker.recall())
-        found = found or self._claim(self.picker.choose(fresh=True))
+        found = found or self._claim_any()
         self.idle = found is None
-        self.open_slice()
+        self.open_slice(None if found is None else found.lane)
         return found
 
-    def _claim(self, groups: list[sql.Group]) -> Claimed | None:
-        return claim_task(self.owner, groups, self.tunables.lease_seconds)
+    def _claim_any(self) -> Claimed | None:
+        groups = self.picker.choose(fresh=True, woken=self.idle)
+        found = self._claim_through() or self._claim(groups)
+        return found or self._claim(self.picker.list_gated(groups))
 
-    def open_slice(self) -> None:
-        """From here on the worker goes on with one task for `slice_seconds`."""
+    def _claim(self, groups: Sequence[sql.Group]) -> Claimed | None:
+        return self.picker.admit(
+            groups, lambda open_: claim_task(self.owner, open_, self.tunables.lease_seconds)
+        )
+
+    def _claim_through(self) -> Claimed | None:
+        chosen = self.picker.find_through()
+        if chosen is None:
+            return None
+        lane, task_id = chosen
+        return self.picker.admit(
+            [(lane, "", "")],
+            lambda open_: (
+                sql.claim_this(self.owner, task_id, self.tunables.lease_seconds) if open_ else None
+            ),
+        )
+
+    def open_slice(self, lane: str | None) -> None:
+        """From here on the worker goes on with one task, a turn of its lane, for
+        `slice_seconds`."""
         self.slice_ends = time.monotonic() + self.tunables.slice_seconds
+        if lane is not None:
+            self.picker.count_turn(lane)
 
 
 _engine: tuple[int, Engine] | None = None
@@ -182,7 +205,9 @@ def run_resident(
         finally:
             cancel_hard_stop()
         if not found and not stop():
-            idle(random.uniform(*IDLE_SECONDS))
+            wait = engine.picker.take_wait()
+            longest = random.uniform(*IDLE_SECONDS)
+            idle(longest if wait is None else min(wait, longest))
     if stop():
         settling.sign_off(owner)
     return engine.units - before
@@ -191,7 +216,6 @@ def run_resident(
 def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
     """One attempt at one unit, from claim to settle; returns what this worker holds next."""
     engine.units += 1
-    engine.picker.served = held.lane
     undoes = None if held.ending is None else compensating.find_next(held)
     if held.ending is not None and undoes is None:  # a person settled what was left
         return settling.settle(engine, held, lambda: endings.settle_undo(held))

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -163,23 +163,30 @@ def _make_unit(
 def _checkpoint(engine: Engine, held: Claimed, unit: Unit) -> Claimed | None:
     """The plain course: store and go on, give way past the slice, or complete and claim next."""
     tunables = engine.tunables
-    leaving = engine.stop() or not engine.can_beat()
+    picker, finishes = engine.picker, unit.result is not None
     in_slice = time.monotonic() < engine.slice_ends
-    if leaving and unit.result is None:
+    leaving = engine.stop() or not engine.can_beat()
+    leaving = leaving or ((finishes or not in_slice) and picker.find_through() is not None)
+    if not finishes and (leaving or picker.must_yield(held)):
         holder.settle_unit(held, unit)
         return None
+    groups: Sequence[sql.Group] | None = None
     if leaving:
-        groups: list[sql.Group] | None = []
-    elif in_slice and unit.result is None:
-        groups = None
-    else:
-        groups = engine.picker.choose()
-    settled = sql.checkpoint_unit(held, unit, lease_seconds=tunables.lease_seconds, groups=groups)
+        groups = []
+    elif finishes or not in_slice:
+        groups = picker.choose()
+        if not finishes and picker.keeps_turn(held.lane, groups):
+            groups = None
+
+    def write(open_: Sequence[sql.Group] | None) -> sql.Settled | None:
+        return sql.checkpoint_unit(held, unit, lease_seconds=tunables.lease_seconds, groups=open_)
+
+    settled = write(groups) if not groups else picker.admit(groups, write, held)
     if settled is None:
         holder.settle_unit(held, unit)
         return None
     if not in_slice or settled.claimed is not None:
-        engine.open_slice()
+        engine.open_slice(held.lane if settled.claimed is None else settled.claimed.lane)
     if settled.kept_fence is not None and settled.kept_at is not None:
         return _go_on(held, unit, settled.kept_fence, settled)
     return settled.claimed

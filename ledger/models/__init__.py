@@ -7,6 +7,7 @@ from ledger.models.bulk import BulkItem, BulkOperation
 from ledger.models.effects import Effect
 from ledger.models.handoffs import Handoff
 from ledger.models.history import Event, Reservation, Spend, StepOutput
+from ledger.models.lane import Lane
 from ledger.models.logs import LiveLog
 from ledger.models.mailbox import Signal
 from ledger.models.people import ApiToken, AuditEntry, Preference, Reach, Visit
@@ -29,6 +30,7 @@ __all__ = [
     "Effect",
     "Event",
     "Handoff",
+    "Lane",
     "LiveLog",
     "Outbox",
     "Preference",

@@ -85,11 +85,22 @@ class Spend(models.Model):
     cost = models.BigIntegerField(default=0)
     note = models.CharField(max_length=500, blank=True, default="")
     stale = models.BooleanField(default=False)
+    # Whose budget it counts against. Empty where a child's amount counts in its parent too: it is
+    # the child's lane that spent it, once.
+    lane = models.CharField(max_length=100, blank=True, default="", db_default="")
 
     class Meta:
         db_table = "longwatch_spend"
         verbose_name_plural = "spend"
         ordering = ("task", "id")
+        # All that a sum reads, so that it never goes to the rows.
+        indexes = (
+            models.Index(
+                fields=["lane", "at", "cost", "tokens_in", "tokens_out"],
+                condition=~Q(lane=""),
+                name="longwatch_spend_lane",
+            ),
+        )
         constraints = (
             models.UniqueConstraint(fields=["task", "key"], name="longwatch_spend_key"),
             models.CheckConstraint(

@@ -181,6 +181,11 @@ def claim_task(owner: str, groups: Sequence[Group], lease_seconds: float) -> Cla
     return _read_claimed(row)
 
 
+def claim_this(owner: str, task_id: UUID, lease_seconds: float) -> Claimed | None:
+    """queued -> running: this task and no other, or None."""
+    return _read_claimed(_dialect().claim_this(owner=owner, task=task_id, lease=lease_seconds))
+
+
 def checkpoint_unit(
     held: Claimed,
     unit: Unit,

@@ -247,6 +247,12 @@ def claim(*, owner: str, groups: Sequence[Group], lease: float) -> Sequence[Any]
         return None if pick is None else _take(raw, owner, lease, pick[0])
 
 
+def claim_this(*, owner: str, task: uuid.UUID, lease: float) -> Sequence[Any] | None:
+    """See `ledger.sql.claim_this`."""
+    with _write_lock() as raw:
+        return _take(raw, owner, lease, task.hex)
+
+
 def checkpoint(
     *, held: Claimed, unit: Unit, lease: float, groups: Sequence[Group] | None
 ) -> Sequence[Any] | None:

@@ -31,10 +31,10 @@ LONG_FORMS = {"hypothesis": ("tests/ledger/test_machine.py", 20),
                   "tests/workspaces/test_cost.py tests/workspaces/test_moving.py", 40),
               "long-forms": (
                   "tests/crash/test_site_claims.py tests/crash/test_site_instants.py "
-                  "tests/crash/test_site_locks.py "
+                  "tests/crash/test_site_lanes.py tests/crash/test_site_locks.py "
                   "tests/crash/test_site_pool.py tests/crash/test_site_stalls.py "
                   "tests/crash/test_site_starts.py tests/ledger/test_cancels.py "
-                  "tests/ledger/test_herds.py tests/ledger/test_overdue.py "
+                  "tests/ledger/test_herds.py tests/ledger/test_lanes.py tests/ledger/test_overdue.py "
                   "tests/ledger/test_races_answers.py "
                   "tests/dashboard/test_races_doors.py "
                   "tests/outages/test_postgresql.py tests/poison/test_much.py tests/test_heavy.py "
