@@ -56,6 +56,7 @@ API: dict[str, Any] = {
     "GET /audit": AUDIT, "GET /workflows": READ, "GET /workers": READ, "GET /stalled": READ,
     **{f"POST /workers/{{owner}}/{action}": OPERATE for action in (
         "drain", "undrain", "declare-dead")},
+    "GET /lanes": READ, "GET /lanes/{name}": READ, "POST /lanes/{name}": OPERATE,
 }  # fmt: skip
 """Every operation of the API: the scope it takes."""
 

@@ -27,6 +27,7 @@ from ledger.models import (
     Effect,
     Event,
     Handoff,
+    Lane,
     LiveLog,
     Outbox,
     Preference,
@@ -181,6 +182,13 @@ class WorkerAdmin(RecordAdmin):
     """Worker processes; no task depends on a row here."""
 
     list_display = ("owner", "units", "draining", "started_at", "seen_at", "stopped_at")
+
+
+@admin.register(Lane)
+class LaneAdmin(RecordAdmin):
+    """What is set for lanes; it is changed on their page."""
+
+    list_display = ("name", "weight", "cap", "rate", "per", "burst", "paused", "updated_at")
 
 
 @admin.register(ApiToken)

@@ -9,7 +9,17 @@ from django.views.decorators.csrf import csrf_exempt
 from ninja import NinjaAPI
 from ninja.openapi.schema import OpenAPISchema
 
-from ledger.api import approvals, artifacts, audit, logs, tasks, transcripts, uploads, workflows
+from ledger.api import (
+    approvals,
+    artifacts,
+    audit,
+    lanes,
+    logs,
+    tasks,
+    transcripts,
+    uploads,
+    workflows,
+)
 from ledger.api.auth import SessionAuth, TokenAuth
 from ledger.api.docs import PlainDocs
 from ledger.api.errors import MEDIA_TYPE, install_handlers, show_unknown_path, wrap_view
@@ -66,6 +76,7 @@ api.add_router("/approvals", approvals.router)
 api.add_router("/artifacts", artifacts.router)
 api.add_router("/uploads", uploads.router)
 api.add_router("/audit", audit.router)
+api.add_router("/lanes", lanes.router)
 api.add_router("", workflows.router)
 
 

@@ -6,12 +6,14 @@ import dataclasses
 import datetime as dt
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
 from ledger import clock, conf, registry, states
 from ledger.errors import UnknownWorkflow
-from ledger.models import Worker
+from ledger.lanes import may_start, read_closed
+from ledger.models import Task, Worker
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit
 from ledger.queries.seen import see_tasks
 from ledger.workflows import Scope, Workflow, describe_change
@@ -36,12 +38,24 @@ class Known:
     """Several while a deploy is under way, or where a version was changed in place."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Fleet:
-    """The live workers at one moment: how many, and the workflow versions that they know."""
+    """The live workers at one moment: how many, and the workflow versions that they know.
+
+    And which lanes start nothing, read when a queued task is first asked about.
+    """
 
     live: int
     knows: dict[Key, Known]
+    _closed: dict[str, tuple[str, UUID | None]] | None = None
+
+    def find_reason(self, task: Task) -> str:
+        """Why a queued task does not start, by its workflow or its lane; empty when it can."""
+        if why := self.find_obstacle(task.workflow, task.workflow_version):
+            return why
+        if self._closed is None:
+            self._closed = read_closed()
+        return may_start(task, self._closed)
 
     def find_obstacle(self, workflow: str, version: str) -> str:
         """Why no live worker can run this version; empty when one can."""

@@ -116,7 +116,7 @@ def mark_list(
     def mark_row(row: Task) -> tuple[Any, ...]:
         obstacle = lost = None
         if fleet and row.status == states.QUEUED:
-            obstacle = fleet.find_obstacle(row.workflow, row.workflow_version)
+            obstacle = fleet.find_reason(row)
         if row.lease_until is not None:
             lost = row.lease_until < now
         said = (row.progress_done, row.progress_total, hide_text(row.progress_note))
@@ -127,7 +127,7 @@ def mark_list(
 
 
 _MARKING = (
-    "revision", "status", "lease_until", "workflow", "workflow_version", "progress_done",
+    "revision", "status", "lane", "lease_until", "workflow", "workflow_version", "progress_done",
     "progress_total", "progress_note",
 )  # fmt: skip
 

@@ -224,7 +224,7 @@ def _name_unit(row: Task) -> str:
 
 def _show_claimable(row: Task, fleet: Fleet) -> dict[str, Any]:
     if row.status == states.QUEUED:
-        why = fleet.find_obstacle(row.workflow, row.workflow_version)
+        why = fleet.find_reason(row)
         return {"ok": not why, "why": why}
     if row.status == states.RUNNING:
         return {"ok": False, "why": "a worker holds it"}

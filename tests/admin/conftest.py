@@ -23,6 +23,7 @@ from ledger.models import (
     Effect,
     Event,
     Handoff,
+    Lane,
     LiveLog,
     Outbox,
     Preference,
@@ -87,6 +88,7 @@ def full(flow: Workflow) -> Task:
     Effect.objects.filter(pk=make_effect(task, HOSTILE[:100]).pk).update(args=HOSTILE)
     Handoff.objects.create(task=task, step="<step>", turn=0, round=0, fence=1, digest="<digest>",
                            text=HOSTILE * 500, at=now)  # fmt: skip
+    Lane.objects.create(name=HOSTILE[:100], updated_at=now)
     LiveLog.objects.create(task=task, step="<step>", turn=0, fence=1, size=9, text=HOSTILE, at=now)
     AuditEntry.objects.create(at=now, actor="<actor>", action="<do>", target=HOSTILE[:200],
                               task=task.pk, before={"a": HOSTILE}, reason=HOSTILE)  # fmt: skip

@@ -115,6 +115,7 @@ def test_the_docs_are_a_page_of_our_own(db: None, client: Client) -> None:
         "/uploads", "/uploads/{upload_id}",
         "/workflows", "/workers", "/stalled", "/audit",
         *(f"/workers/{{owner}}/{action}" for action in ("drain", "undrain", "declare-dead")),
+        "/lanes", "/lanes/{name}",
     )} == set(paths)  # fmt: skip
     assert {"TokenAuth", "SessionAuth"} <= schema["components"]["securitySchemes"].keys()
     page = client.get(f"{BASE}/docs")

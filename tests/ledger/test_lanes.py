@@ -40,6 +40,7 @@ def flow(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workflow]:
     )
     with registered(looping), override_settings(LONGWATCH_SLICE_SECONDS=0):
         yield looping
+    clock.offset = 0.0
 
 
 def change(name: str, *, paused: bool | None = None, **settings: Any) -> Lane:
