@@ -48,8 +48,8 @@ class LaneForm(forms.Form):
     tokens_month = forms.IntegerField(label="Tokens a month", required=False)
     reason = forms.CharField(label="Reason", max_length=4000, required=False)
 
-    def __init__(self, *args: Any, lane: Mapping[str, Any], **kwargs: Any) -> None:
-        super().__init__(*args, initial=dict(lane), **kwargs)
+    def __init__(self, data: Any = None, *, lane: Mapping[str, Any]) -> None:
+        super().__init__(data, initial=dict(lane))
 
     def list_parts(self) -> list[tuple[str, list[tuple[Any, str, str]]]]:
         """(heading, fields as `_start_field` takes them)."""

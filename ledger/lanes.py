@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from ledger import clock, states
 from ledger.lanebudgets import describe_over, has_budget, read_used
@@ -101,10 +101,15 @@ def find_closed(rows: Iterable[Lane]) -> dict[str, str]:
     return closed
 
 
+def list_closing() -> QuerySet[Lane]:
+    """The lanes in which something may keep tasks from starting."""
+    budget = Q(*[(f"{one}__isnull", False) for one in BUDGETS], _connector=Q.OR)
+    return Lane.objects.filter(budget | Q(paused=True)).order_by()
+
+
 def read_closed() -> dict[str, tuple[str, UUID | None]]:
     """Lane -> why nothing starts in it, and the task that does all the same."""
-    budget = Q(*[(f"{one}__isnull", False) for one in BUDGETS], _connector=Q.OR)
-    rows = {row.name: row for row in Lane.objects.filter(budget | Q(paused=True)).order_by()}
+    rows = {row.name: row for row in list_closing()}
     return {
         name: (why, rows[name].let_through if rows[name].paused else None)
         for name, why in find_closed(rows.values()).items()

@@ -88,6 +88,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "transcript": ("GET", READ),
     "alerts": ("GET", OPERATE), "alert-new": ("GET", ADMIN), "alert": ("GET", ADMIN),
     "alert-act": ("POST", OPERATE), "worker-act": ("GET", OPERATE),
+    "lanes": ("GET", READ), "lane": ("GET", OPERATE), "lane-act": ("POST", OPERATE),
 }  # fmt: skip
 """Every page by its name: how it is asked for, and the scope it takes."""
 

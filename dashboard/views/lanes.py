@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 from urllib.parse import urlencode
 
-from django.http import Http404, HttpResponse, HttpResponseBase
+from django.http import HttpResponse, HttpResponseBase
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -108,9 +108,9 @@ def act_on_lane(request: PageRequest) -> HttpResponseBase:
     told: dict[str, Any] = {
         "actor": request.actor, "revision": int(revision[:18]) if revision.isdecimal() else None,
     }  # fmt: skip
-    if wanted not in {"pause", "resume", "run-one"}:
-        raise Http404("no such action")
     try:
+        if wanted not in {"pause", "resume", "run-one"}:
+            raise InvalidInput("do", "takes pause, resume or run-one")
         if wanted == "run-one":
             return SeeOther(reverse("dashboard:task", args=[run_one(name, **told)]))
         set_lane(name, {}, paused=wanted == "pause", **told)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, Q, QuerySet
 
 from ledger import clock, conf, registry, states
 from ledger.errors import UnknownWorkflow
-from ledger.lanes import may_start, read_closed
+from ledger.lanes import list_closing, may_start, read_closed
 from ledger.models import Task, Worker
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit
 from ledger.queries.seen import see_tasks
@@ -47,15 +47,15 @@ class Fleet:
 
     live: int
     knows: dict[Key, Known]
-    _closed: dict[str, tuple[str, UUID | None]] | None = None
+    closed: dict[str, tuple[str, UUID | None]] | None = None
 
     def find_reason(self, task: Task) -> str:
         """Why a queued task does not start, by its workflow or its lane; empty when it can."""
         if why := self.find_obstacle(task.workflow, task.workflow_version):
             return why
-        if self._closed is None:
-            self._closed = read_closed()
-        return may_start(task, self._closed)
+        if self.closed is None:
+            self.closed = read_closed()
+        return may_start(task, self.closed)
 
     def find_obstacle(self, workflow: str, version: str) -> str:
         """Why no live worker can run this version; empty when one can."""
@@ -140,8 +140,12 @@ def build_fleet(described: Sequence[list[dict[str, Any]]]) -> Fleet:
 
 
 def load_fleet() -> Fleet:
-    """The fleet as of now: one query."""
-    return build_fleet(list(list_live_workers().values_list("knows", flat=True)))
+    """The fleet as of now: one query, and one more for who asks about lanes where any is closed."""
+    rows = list(list_live_workers().values_list("knows", Exists(list_closing())))
+    fleet = build_fleet([knows for knows, _ in rows])
+    if not any(closing for _, closing in rows):
+        fleet.closed = {}
+    return fleet
 
 
 def find_workflow(name: str, version: str | None = None) -> Workflow:

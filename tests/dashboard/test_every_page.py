@@ -26,7 +26,7 @@ from tests.factories import LEASE, OWNER, ask, claim, make_in, make_unit, spawn,
 
 MAX_QUERIES = 12
 NO_PAGES = frozenset(
-    {"audit-export", "answer", "undo", "alert-act", "logout", "login-link", "artifact"}
+    {"audit-export", "answer", "undo", "alert-act", "lane-act", "logout", "login-link", "artifact"}
 )
 """Routes that write, or send a file."""
 
@@ -81,6 +81,7 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
         for name in names
     }
     found["act"].append(reverse("dashboard:act", args=[task.id, "edit"]) + f"?unit={seq}")
+    found["lane"].append("/lanes/set/?lane=a%2Fb")
     found["tasks"] += ["/tasks/?q=ferry&tag=nightly", "/tasks/?status=unfinished"]
     found["trouble"] += [f"/stalled/?kind={kind}" for kind in ("stalled", "lost", "gave-up")]
     return found

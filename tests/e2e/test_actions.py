@@ -21,7 +21,13 @@ from ledger.transitions.deleting import DEMO
 from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PASSWORD, make_user
-from tests.e2e import agent_scripts, alert_scripts, fleet_scripts, settings_scripts
+from tests.e2e import (
+    agent_scripts,
+    alert_scripts,
+    fleet_scripts,
+    lane_scripts,
+    settings_scripts,
+)
 from tests.e2e.conftest import OpenPage
 from tests.e2e.hands import WAYS, Mouse, make_hands
 from tests.e2e.kit import strict_page, wait_until
@@ -413,8 +419,8 @@ def moved_clock() -> Any:
     clock.offset = 0.0
 
 
-SCRIPTS |= alert_scripts.SCRIPTS | agent_scripts.SCRIPTS | settings_scripts.SCRIPTS
-SCRIPTS |= fleet_scripts.SCRIPTS
+for _module in (alert_scripts, agent_scripts, settings_scripts, fleet_scripts, lane_scripts):
+    SCRIPTS |= _module.SCRIPTS
 
 
 @pytest.mark.parametrize("way", WAYS)

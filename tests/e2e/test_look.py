@@ -15,6 +15,7 @@ from ledger.alerts.deliveries import DEAD as DELIVERY_DEAD
 from ledger.models import AlertDelivery, AlertRule, Approval, Effect, Task
 from ledger.transitions import holder
 from ledger.transitions.approvals import decide_approval
+from ledger.transitions.lanes import set_lane
 from ledger.workflows import Workflow
 from tests.alerts.kit import make_rule
 from tests.e2e.conftest import OpenPage
@@ -122,12 +123,13 @@ def pages(three: Workflow) -> list[str]:
     of_task, of_file = f"/tasks/{task.id}/", f"/artifacts/{saved.id}/"
     return [
         "/", "/?range=7d", "/stalled/", "/stalled/?kind=lost", "/workers/", "/workflows/",
-        "/workflows/three/", "/workflows/modernise/", "/legend/", "/tasks/", "/audit/",
+        "/workflows/three/", "/workflows/modernise/", "/legend/", "/tasks/", "/audit/", "/lanes/",
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
         f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
         f"/tasks/{dead.id}/effect/", f"/tasks/{dead.id}/compensate/",
+        f"/lanes/set/?lane={LONG[:90]}",
         *texts, f"{of_file}view/", f"{of_file}changes/", "/approvals/", f"/approvals/{asked.id}/",
         f"/approvals/{limit.id}/", "/since/", "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/", "/settings/",
@@ -137,6 +139,7 @@ def pages(three: Workflow) -> list[str]:
 
 def leave_texts(held: sql.Claimed, three: Workflow) -> list[str]:
     """A hand-off, and artifacts set as a table and as prose; their pages, and the log's."""
+    set_lane(LONG[:90], {"cap": 1, "rate": 5, "cost_day": "9"}, paused=True, actor=OPERATOR)
     make_context(held, three).handoff()
     texts = {"sums.csv": f"a,{LONG}\n{LONG},1\n", "read.md": f"# {LONG}\n\n### b\n\n- {LONG}\n"}
     saved = [artifacts.save_artifact(held, *one) for one in texts.items()]
