@@ -104,6 +104,18 @@ class Picker:
                 return lane, task_id
         return None
 
+    def claim_through(self, owner: str, lease_seconds: float) -> Claimed | None:
+        """Claim that task, if there is one."""
+        chosen = self.find_through()
+        if chosen is None:
+            return None
+        lane, task_id = chosen
+
+        def write(open_: Sequence[Group]) -> Claimed | None:
+            return sql.claim_this(owner, task_id, lease_seconds) if open_ else None
+
+        return self.admit([(lane, "", "")], write)
+
     def list_gated(self, groups: Sequence[Group]) -> list[Group]:
         """Those of the groups whose lanes have a cap or a rate."""
         return [group for group in groups if self._book.get(group[0]).gate is not None]

@@ -108,24 +108,12 @@ class Engine:
 
     def _claim_any(self) -> Claimed | None:
         groups = self.picker.choose(fresh=True, woken=self.idle)
-        found = self._claim_through() or self._claim(groups)
-        return found or self._claim(self.picker.list_gated(groups))
+        found = self.picker.claim_through(self.owner, self.tunables.lease_seconds)
+        return found or self._claim(groups) or self._claim(self.picker.list_gated(groups))
 
     def _claim(self, groups: Sequence[sql.Group]) -> Claimed | None:
         return self.picker.admit(
             groups, lambda open_: claim_task(self.owner, open_, self.tunables.lease_seconds)
-        )
-
-    def _claim_through(self) -> Claimed | None:
-        chosen = self.picker.find_through()
-        if chosen is None:
-            return None
-        lane, task_id = chosen
-        return self.picker.admit(
-            [(lane, "", "")],
-            lambda open_: (
-                sql.claim_this(self.owner, task_id, self.tunables.lease_seconds) if open_ else None
-            ),
         )
 
     def open_slice(self, lane: str | None) -> None:

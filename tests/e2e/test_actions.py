@@ -21,16 +21,10 @@ from ledger.transitions.deleting import DEMO
 from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PASSWORD, make_user
-from tests.e2e import (
-    agent_scripts,
-    alert_scripts,
-    fleet_scripts,
-    lane_scripts,
-    settings_scripts,
-)
 from tests.e2e.conftest import OpenPage
 from tests.e2e.hands import WAYS, Mouse, make_hands
 from tests.e2e.kit import strict_page, wait_until
+from tests.e2e.more_scripts import MORE_SCRIPTS
 from tests.factories import LEASE, OPERATOR, ask, claim, make_effect, make_in, make_unit, submit
 from tests.factories import wait_for as await_signal
 
@@ -419,8 +413,7 @@ def moved_clock() -> Any:
     clock.offset = 0.0
 
 
-for _module in (alert_scripts, agent_scripts, settings_scripts, fleet_scripts, lane_scripts):
-    SCRIPTS |= _module.SCRIPTS
+SCRIPTS |= MORE_SCRIPTS
 
 
 @pytest.mark.parametrize("way", WAYS)

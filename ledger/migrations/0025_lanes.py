@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("longwatch_ledger", "0023_approval_lists"),
+        ("longwatch_ledger", "0024_fleet"),
     ]
 
     operations = [
