@@ -129,7 +129,6 @@ def pages(three: Workflow) -> list[str]:
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
         f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
         f"/tasks/{dead.id}/effect/", f"/tasks/{dead.id}/compensate/",
-        f"/lanes/set/?lane={LONG[:90]}",
         *texts, f"{of_file}view/", f"{of_file}changes/", "/approvals/", f"/approvals/{asked.id}/",
         f"/approvals/{limit.id}/", "/since/", "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/", "/settings/",
@@ -138,13 +137,14 @@ def pages(three: Workflow) -> list[str]:
 
 
 def leave_texts(held: sql.Claimed, three: Workflow) -> list[str]:
-    """A hand-off, and artifacts set as a table and as prose; their pages, and the log's."""
+    """A hand-off, and artifacts set as a table and as prose; their pages, the log's and a lane's."""
     set_lane(LONG[:90], {"cap": 1, "rate": 5, "cost_day": "9"}, paused=True, actor=OPERATOR)
     make_context(held, three).handoff()
     texts = {"sums.csv": f"a,{LONG}\n{LONG},1\n", "read.md": f"# {LONG}\n\n### b\n\n- {LONG}\n"}
     saved = [artifacts.save_artifact(held, *one) for one in texts.items()]
     log = f"/tasks/{held.task_id}/log/"
-    return [*(f"/artifacts/{one.pk}/view/" for one in saved), log, f"{log}?level=error&q={LONG}"]
+    views = [f"/artifacts/{one.pk}/view/" for one in saved]
+    return [*views, log, f"{log}?level=error&q={LONG}", f"/lanes/set/?lane={LONG[:90]}"]
 
 
 def find_faults(page: Any) -> list[str]:
