@@ -57,6 +57,16 @@
   }
   document.addEventListener("visibilitychange", () => { if (!document.hidden) pollNow(); });
 
+  // What was asked before something was sent may be older than what that brought: it is left unread,
+  // its tag too, so that the next poll asks again.
+  let sentAt = 0;
+  document.addEventListener("htmx:before:request", ({ detail: { ctx } }) => { ctx.askedAt = performance.now(); });
+  document.addEventListener("htmx:before:response", (event) => {
+    const { ctx } = event.detail;
+    if (ctx.request.method !== "GET") sentAt = performance.now();
+    else if (isPoll(ctx.sourceElement) && ctx.askedAt < sentAt) event.preventDefault();
+  });
+
   document.addEventListener("htmx:after:request", (event) => {
     const { status } = event.detail.ctx.response;
     if (status === 401) {
@@ -449,6 +459,7 @@
     if (event.target.action.includes("/answer/")) sessionStorage.setItem(ANSWERED, String(Date.now()));
   }, true);
   const quietUntil = Date.now() - Number(sessionStorage.getItem(ANSWERED)) < 5_000 ? Date.now() + 700 : 0;
+  sessionStorage.removeItem(ANSWERED);
   document.addEventListener("click", (event) => {
     if (Date.now() < quietUntil && event.target.closest(".decide button")) {
       event.preventDefault();

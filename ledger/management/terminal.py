@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,14 @@ from ledger.events import Actor
 
 EXIT_CODES = {states.COMPLETED: 0, states.FAILED: 3, states.DEAD: 4, states.CANCELLED: 5}
 """How `submit --wait` and `watch` end, by the status of the finished task."""
+
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def drop_controls(text: str) -> str:
+    """`text` without what a terminal would obey, a mark in each place."""
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 class LedgerCommand(BaseCommand):

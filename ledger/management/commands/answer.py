@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
+from rich.console import Console
+from rich.markdown import Markdown
 
 from ledger import canonical, client, queries
 from ledger.errors import NotFound
-from ledger.management.terminal import LedgerCommand, find_actor, read_object
+from ledger.management.terminal import LedgerCommand, drop_controls, find_actor, read_object
 from ledger.models import Approval
 
 LONGEST_BODY = 2_000
+MAX_ASKED = 3
 
 
 class Command(LedgerCommand):
@@ -31,16 +36,19 @@ class Command(LedgerCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Decide; it takes effect at once."""
         request = _find_request(options["approval"])
+        decision, comment = options["decision"], options["comment"]
         digest = options["digest"] or request.digest
         self.show_request(request)
+        if decision != "approve" and not comment.strip() and sys.stdin.isatty():
+            comment = _ask_why(decision)
         values = read_object(options["values"], "--values") if options["values"] else None
         client.answer(
             request.pk,
-            options["decision"],
+            decision,
             actor=find_actor(),
             digest=digest,
             values=values,
-            comment=options["comment"],
+            comment=comment,
         )
         self.stdout.write(queries.find_approval(request.pk).status)
 
@@ -50,7 +58,7 @@ class Command(LedgerCommand):
         risk = f"risk {request.risk}, set by {by}"
         self.hint(f"{request.subject} ({risk}; task {request.task_id})")
         if request.body:
-            self.hint(request.body[:LONGEST_BODY])
+            self.hint(set_markdown(request.body[:LONGEST_BODY]))
         shown = queries.show_approval(request)
         for what in ("artifacts", "diff"):
             for one in shown[what]:
@@ -60,6 +68,24 @@ class Command(LedgerCommand):
             self.hint(f"proposal: {proposal[:LONGEST_BODY]}")
         if shown["assignees"]:
             self.hint(f"for {', '.join(shown['assignees'])}")
+
+
+def set_markdown(text: str) -> str:
+    """Markdown as plain lines, without its marks and escapes; nothing in it reaches a terminal as
+    a control character."""
+    console = Console(file=io.StringIO(), width=100, color_system=None, force_terminal=False)
+    with console.capture() as taken:
+        console.print(Markdown(drop_controls(text), hyperlinks=False))
+    return "\n".join(line.rstrip() for line in taken.get().splitlines()).strip("\n")
+
+
+def _ask_why(decision: str) -> str:
+    """The comment, from who sits at the terminal: a no without a reason helps nobody."""
+    word = "reject" if decision == "reject" else "send back"
+    for _ in range(MAX_ASKED):
+        if comment := input(f"Say what should change, or why you {word} it: ").strip():
+            return comment
+    raise CommandError(f"Nothing was answered. Say why you {word} it, or give --comment.")
 
 
 def _find_request(key: UUID) -> Approval:

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ledger.management.following import describe_event, follow_task
+from ledger.management.following import describe_event, describe_result, follow_task
 from ledger.management.terminal import EXIT_CODES, LedgerCommand
 
 LINES_SHOWN = 12
@@ -44,6 +44,8 @@ class Command(LedgerCommand):
             self.stdout.flush()
 
         ended = follow_task(task_id, show)
+        for line in describe_result(ended):
+            self.stdout.write(line)
         self.stdout.write(f"{ended['status']}  {ended['status_reason']}".rstrip())
         return ended
 
@@ -56,7 +58,10 @@ class Command(LedgerCommand):
                 del lines[:-LINES_SHOWN]
                 live.update(_draw(task, lines))
 
-            return follow_task(task_id, show)
+            ended = follow_task(task_id, show)
+        for line in describe_result(ended):
+            self.stdout.write(line)
+        return ended
 
 
 def _draw(task: dict[str, Any], lines: list[str]) -> Group:
