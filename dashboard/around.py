@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qs
 from uuid import UUID
 
+from django.http import QueryDict
 from django.urls import reverse
 
-from dashboard.views.tasks import KEYS, check_filters, read_entry
+from dashboard.listing import read_wanted
 from dashboard.wish import Wish
 from ledger import queries
 
@@ -18,13 +18,8 @@ def find_around(wish: Wish, task_id: UUID) -> dict[str, Any] | None:
     a page that was not opened from a list. At most three queries."""
     if not wish.list:
         return None
-    given = parse_qs(wish.list)
-    entry = read_entry(given.get("q", [""])[-1])
-    pairs, _ = check_filters(
-        [*((key, text) for key in KEYS for text in dict.fromkeys(given.get(key, ()))), *entry.typed]
-    )
-    if entry.words:
-        pairs.append(("q", entry.words))
+    wanted, entry, _ = read_wanted(QueryDict(wish.list))
+    pairs = [*wanted.pairs, *entry.typed]
     beside = queries.find_neighbours(task_id, queries.TaskFilter(pairs).bound_search())
     query = wish.go_on().write()
     return {"back": f"{reverse('dashboard:tasks')}?{wish.list}"} | {

@@ -63,6 +63,13 @@ _ALL = (
     PageAction("tasks.filter", "tasks", READ, writes=False),
     PageAction("tasks.unfilter", "tasks", READ, writes=False),
     PageAction("tasks.tab", "tasks", READ, writes=False),
+    PageAction("tasks.suggest", "tasks", READ, writes=False),
+    PageAction("tasks.columns", "tasks", READ, writes=False),
+    PageAction("view.save", "view-new", READ),
+    *(
+        PageAction(f"view.{name}", "view-act", READ)
+        for name in ("update", "rename", "share", "pin", "delete")
+    ),
     PageAction("request.open-file", "approval-file", READ, writes=False),
     PageAction("request.mark-seen", "answer", APPROVE),
 )

@@ -18,6 +18,7 @@ from dashboard.views import (
     login,
     overview,
     palette,
+    saved,
     settings,
     since,
     task,
@@ -49,6 +50,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     # tasks/
     path("tasks/", tasks.show_tasks, name="tasks"),
     path("tasks/demo/", demo.delete_demo, name="delete-demo"),
+    path("tasks/words/", tasks.list_words, name="words"),
+    path("tasks/views/", saved.show_views, name="saved-views"),
+    path("tasks/views/new/", saved.make_view, name="view-new"),
+    path("tasks/views/<uuid:view_id>/<slug:name>/", saved.act_on_view, name="view-act"),
     path("tasks/<uuid:task_id>/", task.show_task, name="task"),
     path("tasks/<uuid:task_id>/outputs/", history.show_outputs, name="outputs"),
     path("tasks/<uuid:task_id>/outputs/<int:seq>/", history.show_output, name="output"),

@@ -304,7 +304,7 @@
   let goUntil = 0;
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select, [contenteditable]");
-    if (event.key === "Escape" && typing?.type === "search") typing.blur();
+    if (event.key === "Escape" && typing?.type === "search" && !typing.value && typing.ariaExpanded !== "true") typing.blur();
     if (typing || event.ctrlKey || event.metaKey || event.altKey || event.key.length > 1) return;
     const going = Date.now() < goUntil;
     goUntil = 0;

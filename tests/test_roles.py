@@ -23,9 +23,20 @@ from ledger.access import ADMIN, APPROVE, AUDIT, OPERATE, READ, ROLES, SCOPES, S
 from ledger.alerts import kinds, rules
 from ledger.api.urls import api
 from ledger.events import Actor
-from ledger.models import AlertRule, ApiToken, Approval, Artifact, AuditEntry, Reach, Task, Upload
+from ledger.models import (
+    AlertRule,
+    ApiToken,
+    Approval,
+    Artifact,
+    AuditEntry,
+    Reach,
+    SavedView,
+    Task,
+    Upload,
+)
 from ledger.tokens import make_token, revoke_token
 from ledger.transitions.submit import submit_task
+from ledger.transitions.views import ViewDraft, save_view
 from ledger.workflows import Workflow
 from tests.dashboard.fleet import make_worker
 from tests.factories import LEASE, OWNER, ask, claim, make_unit, make_workflow
@@ -89,6 +100,8 @@ PAGES: dict[str, tuple[str, str]] = {
     "alerts": ("GET", OPERATE), "alert-new": ("GET", ADMIN), "alert": ("GET", ADMIN),
     "alert-act": ("POST", OPERATE), "worker-act": ("GET", OPERATE),
     "lanes": ("GET", READ), "lane": ("GET", OPERATE), "lane-act": ("POST", OPERATE),
+    "words": ("GET", READ), "saved-views": ("GET", READ),
+    "view-new": ("GET", READ), "view-act": ("POST", READ),
 }  # fmt: skip
 """Every page by its name: how it is asked for, and the scope it takes."""
 
@@ -131,6 +144,7 @@ class World:
     rule: AlertRule
     upload: Upload
     submitter: User
+    view: SavedView
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -138,7 +152,7 @@ class World:
         return {
             "task_id": self.task.pk, "approval_id": self.asked.pk, "artifact_id": self.saved.pk,
             "rule_id": self.rule.pk, "upload_id": self.upload.pk, "effect_id": 1, "seq": 2,
-            "owner": OWNER, "message_id": 1, "index": 0, "kind": "csv",
+            "owner": OWNER, "view_id": self.view.pk, "message_id": 1, "index": 0, "kind": "csv",
         }  # fmt: skip
 
 
@@ -169,7 +183,8 @@ def make_world(workflow: Workflow, submitter: User) -> World:
     rule, _ = rules.make_rule(draft, Actor("cli", "test"))
     make_worker(workflow)
     upload = uploads.begin_upload("in.bin", 9, "token:another")
-    return World(task, asked, Artifact.objects.get(pk=saved.id), rule, upload, submitter)
+    view = save_view("shared", ViewDraft(), actor, shared=True)
+    return World(task, asked, Artifact.objects.get(pk=saved.id), rule, upload, submitter, view)
 
 
 def make_person(role: str, name: str, **reach: Any) -> User:
@@ -349,12 +364,8 @@ def judge_page(caller: Caller, name: str, scope: str, *, part: bool) -> set[int]
 def _fill_pages(world: World) -> Iterator[tuple[str, str]]:
     for path, name in list_routes():
         if name in PAGES and not path.startswith("api/"):
-            words = {
-                "workflow": "three",
-                "act": "cancel",
-                "alert-act": "replay",
-                "worker-act": "drain",
-            }
+            words = {"workflow": "three", "act": "cancel", "alert-act": "replay",
+                     "worker-act": "drain", "view-act": "pin"}  # fmt: skip
             filled = path
             for key, value in {**world.keys, "name": words.get(name, "")}.items():
                 for kind in ("uuid", "str", "int", "slug"):

@@ -1,65 +1,53 @@
-"""The task list: tabs by status, filters as chips in the URL, rows that stay where they are."""
+"""The task list: saved views, filters as chips in the address, rows that stay where they are."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import dataclasses
 import datetime as dt
 import hashlib
-import re
-from collections.abc import Iterable
-from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
-from django.http import HttpResponseBase
+from django.http import HttpResponseBase, JsonResponse
 from django.views.decorators.http import require_safe
 
 from dashboard.access import PageRequest, allow
-from dashboard.htmx import find_unchanged, make_redirect, render_page
+from dashboard.actions import ACTIONS
+from dashboard.htmx import find_unchanged, make_redirect, render_page, wants_part
+from dashboard.listing import (
+    COLUMNS,
+    HELP,
+    KEYS,
+    NUMBERS,
+    SHOWN,
+    SORTS,
+    USUAL,
+    VIEWS,
+    Entry,
+    Wanted,
+    check_filters,
+    list_chips,
+    read_entry,
+    read_wanted,
+)
 from dashboard.polling import skip_unwritten
+from dashboard.saved import list_tabs
 from dashboard.shown import show_row
 from dashboard.templatetags.longwatch import read_server_time
 from ledger import queries, registry, states
 from ledger.access import OPERATE, READ, SUBMIT
 from ledger.errors import InvalidInput, UnknownStep, UnknownWorkflow
+from ledger.queries import lists
+from ledger.queries.lists import Standing
 from ledger.transitions.deleting import has_demo
 
-VIEWS: dict[str, tuple[str, frozenset[str]]] = {
-    "": ("All", frozenset(states.STATUSES)),
-    "unfinished": ("Unfinished", states.UNFINISHED),
-    states.RUNNING: ("Running", frozenset({states.RUNNING})),
-    states.QUEUED: ("Queued", frozenset({states.QUEUED})),
-    states.WAITING: ("Waiting", frozenset({states.WAITING})),
-    states.SCHEDULED: ("Scheduled", frozenset({states.SCHEDULED})),
-    states.PAUSED: ("Paused", frozenset({states.PAUSED})),
-    states.DEAD: ("Gave up", frozenset({states.DEAD})),
-    states.FAILED: ("Failed", frozenset({states.FAILED})),
-    states.COMPLETED: ("Completed", frozenset({states.COMPLETED})),
-    states.CANCELLED: ("Cancelled", frozenset({states.CANCELLED})),
-}
-SHOWN = tuple(name for name in queries.FILTERS if name != "q")
-KEYS = tuple(pre + name for name in SHOWN for pre in ("", queries.NOT))
-MAX_FILTERS = 30
-MAX_TEXT = 200
-COLUMNS = ("Status", "Task", "Step", "Progress", "Age", "Money", "Attempt", "Worker")
+__all__ = ["KEYS", "check_filters", "list_chips", "list_words", "read_entry", "show_tasks"]
 
-_WORD = re.compile(r'-?[A-Za-z_]+:"[^"]*"|"[^"]*"|\S+')
-_TYPED = re.compile(r"(-?)([A-Za-z_]+):(.*)", re.DOTALL)
-
-type Pair = tuple[str, str]
-"""A filter: its key, with `not_` before it when it excludes, and its value."""
-
-
-class Entry(NamedTuple):
-    """What stands in the search field."""
-
-    typed: list[Pair]
-    """Filters: they go into the address, one by one."""
-    rest: str
-    """What stays in the field."""
-    words: str
-    """The text that is searched for."""
-    problems: list[str]
+BULK = ("pause", "resume", "retry", "restart", "cancel")
+"""What can be done to many rows at once and not to all: a row says which of it."""
 
 
 @require_safe
@@ -67,37 +55,30 @@ class Entry(NamedTuple):
 @skip_unwritten()
 def show_tasks(request: PageRequest) -> HttpResponseBase:
     """The list, or for a poll its body alone. A bad filter is left out, and the page says so."""
-    entry = read_entry(request.GET.get("q", ""))
-    given = [
-        (key, text) for key in KEYS for text in dict.fromkeys(request.GET.getlist(key)) if text
-    ]
+    wanted, entry, problems = read_wanted(request.GET)
     if entry.typed:
-        query = [*given, *entry.typed, *([("q", entry.rest)] if entry.rest else [])]
-        return make_redirect(request, f"{request.path}?{urlencode(query)}")
-    pairs, wrong = check_filters(given)
-    if entry.words:
-        pairs.append(("q", entry.words))
-    problems, cursor = entry.problems + wrong, request.GET.get("cursor", "")
-    now = read_server_time()
+        pairs = [*(pair for pair in wanted.pairs if pair[0] != "q"), *entry.typed]
+        rest = [("q", entry.rest)] if entry.rest else []
+        query = dataclasses.replace(wanted, pairs=pairs).write(*rest)
+        return make_redirect(request, f"{request.path}?{query}")
+    now, cursor = read_server_time(), request.GET.get("cursor", "")
     try:
-        seen = look_at(pairs, cursor, request.GET.get("first", ""), now)
+        seen = look_at(wanted, now, cursor, request.GET)
     except InvalidInput as error:
         problems, cursor = [*problems, str(error)], ""
-        seen = look_at(pairs, "", "", now)
+        seen = look_at(wanted, now)
     if unchanged := find_unchanged(request, seen.tag):
         return unchanged
-    context = load_list(pairs, cursor, seen, now) | {
+    context = load_list(wanted, seen, cursor, now) | {
         "section": "tasks",
-        "kept": [pair for pair in pairs if pair[0] != "q"],
-        "entry": entry.rest,
-        "cursor": cursor,
         "problems": problems,
-        "names": SHOWN,
         "tag": seen.tag,
-        "chips": list_chips(pairs),
+        "may_act": OPERATE in request.scopes,
         "may_start": SUBMIT in request.scopes,
-        "has_demo": OPERATE in request.scopes and has_demo(),
+        "has_demo": not (wanted.pairs or cursor) and OPERATE in request.scopes and has_demo(),
     }
+    if not wants_part(request):
+        context |= load_frame(request, wanted, entry, empty=not context["rows"])
     return render_page(
         request,
         "dashboard/tasks.html",
@@ -108,122 +89,183 @@ def show_tasks(request: PageRequest) -> HttpResponseBase:
     )
 
 
-def read_entry(text: str) -> Entry:
-    """Filters (`lane:night`, `-tag:"two words"`) and text; quotes make text of anything."""
-    entry, rest, words = Entry([], "", "", []), [], []
-    for word in _WORD.findall(text.replace("\0", "")[:MAX_TEXT]):
-        sign, name, value = found.groups() if (found := _TYPED.fullmatch(word)) else ("", "", "")
-        value = value.strip('"')
-        if name in SHOWN and value:
-            entry.typed.append(((queries.NOT if sign else "") + name, value))
-            continue
-        rest.append(word)
-        if name in SHOWN:
-            entry.problems.append(f"{word} has no value; write it behind the colon.")
-        elif value:
-            known = ", ".join(SHOWN)
-            entry.problems.append(
-                f"{word:.60} is no filter; put it in quotes to search for it, or use {known}."
-            )
-        else:
-            words.append(word.replace('"', ""))
-    return entry._replace(rest=" ".join(rest), words=" ".join(filter(None, words)))
-
-
-def check_filters(given: list[Pair]) -> tuple[list[Pair], list[str]]:
-    """(those that can be used, what is wrong with the others)."""
-    good, problems = [], []
-    for key, value in given[:MAX_FILTERS]:
-        try:
-            if "\0" in value or len(value) > MAX_TEXT:
-                raise InvalidInput(key, f"takes up to {MAX_TEXT} characters of text.")
-            queries.match_filter(key, [value])
-            good.append((key, value))
-        except InvalidInput as error:
-            problems.append(f"{say_key(key)}: {error.reason}")
-    if len(given) > MAX_FILTERS:
-        problems.append(f"{len(given)} filters are given; {MAX_FILTERS} are the most.")
-    return good, problems
-
-
-def say_key(key: str) -> str:
-    """A key as it is typed: `lane`, `-lane`."""
-    return key.replace(queries.NOT, "-", 1) if key.startswith(queries.NOT) else key
-
-
-def list_chips(pairs: list[Pair]) -> list[dict[str, str]]:
-    """Each filter that is on, with the query of the list without it."""
-    return [
-        {
-            "name": "text" if key == "q" else key.replace("_", " "),
-            "value": say_value(key, value),
-            "without": write_query(other for other in pairs if other != (key, value)),
-        }
-        for key, value in pairs
-    ]
-
-
-def say_value(key: str, value: str) -> str:
-    """The value of a filter as a person reads it."""
-    if key.endswith("stalled"):
-        return ""
-    return VIEWS[value][0].lower() if key.endswith("status") else value
-
-
-def write_query(pairs: Iterable[Pair], *more: Pair) -> str:
-    """The query of the list so narrowed; text that looks like a filter is quoted again."""
-    quoted = [(key, f'"{text}"' if key == "q" and ":" in text else text) for key, text in pairs]
-    return urlencode([*quoted, *more])
+@require_safe
+@allow(READ)
+def list_words(request: PageRequest) -> HttpResponseBase:
+    """What the filter's field suggests: each filter with the values that the caller knows."""
+    words = lists.list_words()
+    fixed = {"status": [name for name in VIEWS if name], "stalled": ["yes"], "attention": ["yes"]}
+    times = ["today", "<1h", "<24h", ">7d"]
+    fixed |= dict.fromkeys(("created", "started", "finished"), times) | {"owner": ["me"]}
+    return JsonResponse({name: fixed.get(name, words.get(name, [])) for name in SHOWN})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """A list at a glance: what was asked for, the counts of its tabs, and its polling tag."""
+    """A list at a glance: what was looked for, its rows, how many are new, the counts by status,
+    and the polling tag. `kept` when the rows are those of a page that stands, `more` when that has
+    a page behind it."""
 
-    wanted: queries.TaskFilter
+    asked: queries.TaskFilter
+    rows: Standing
     first: UUID | None
+    fresh: int
     counts: dict[str, int]
     tag: str
+    kept: bool
+    more: bool
 
 
-def look_at(pairs: list[Pair], cursor: str, first: str, now: dt.datetime) -> Seen:
+def look_at(
+    wanted: Wanted, now: dt.datetime, cursor: str = "", given: Mapping[str, str] | None = None
+) -> Seen:
     """What a poll needs to know before anything is read in full. Raises InvalidInput.
 
     The tag is taken before the rows are read, so what it names is never newer than what is shown.
-    Times are left out of it, as the page counts them on itself.
+    Times are left out of it, as the page counts them on itself. `given`: the rows that stand.
     """
-    wanted = queries.TaskFilter(pairs).bound_search()
-    top = None if cursor else read_id(first)
-    marks = queries.mark_list(wanted, now, first=top, cursor=cursor)
-    counts = queries.count_by_status(wanted)
-    tag = hashlib.sha256(repr([marks, counts]).encode()).hexdigest()[:16]
-    return Seen(wanted, top, counts, tag)
-
-
-def load_list(pairs: list[Pair], cursor: str, seen: Seen, now: dt.datetime) -> dict[str, Any]:
-    """The rows that match, from the row `first` on down when the page already stands at it.
-
-    New tasks are counted, not shown, so that no row moves under the pointer.
-    """
-    if seen.first:
-        page, fresh = queries.list_from(seen.wanted, seen.first)
+    given = given or {}
+    ids, first = read_ids(given.get("rows", "")), read_ids(given.get("first", ""))
+    asked = queries.TaskFilter(wanted.pairs).bound_search()
+    beats = "lease" in wanted.list_columns()
+    if ids:
+        rows = lists.keep_page(asked, ids, now, beats=beats)
     else:
-        page, fresh = queries.list_tasks(seen.wanted, cursor=cursor), 0
-    matching = sum(seen.counts[status] for status in seen.wanted.list_statuses())
-    standing = [("cursor", cursor)] if cursor else []
-    if page.items:
-        standing.append(("first", page.items[0]["id"]))
+        rows = lists.open_page(asked, wanted.sort, now, cursor=cursor, beats=beats)
+    # A page that opens can do without: its first poll asks.
+    fresh = lists.count_fresh(asked, wanted.sort, first[0]) if first and ids else 0
+    if not first and not cursor:
+        first = [row.pk for row in rows.tasks[:1]]
+    counts = queries.count_by_status(asked)
+    tag = hashlib.sha256(repr([rows.marks, fresh, counts]).encode()).hexdigest()[:16]
+    more = given.get("more") == "1"
+    return Seen(asked, rows, first[0] if first else None, fresh, counts, tag, bool(ids), more)
+
+
+def load_list(wanted: Wanted, seen: Seen, cursor: str, now: dt.datetime) -> dict[str, Any]:
+    """The part that is polled. Once shown, its rows stay and stand where they are: new ones are
+    counted, and one that no longer matches is told apart until the list is loaded anew."""
+    rows, older = seen.rows, seen.rows.next_cursor
+    if seen.kept:
+        rows = lists.read_page(rows)
+        older = str(rows.tasks[-1].pk) if seen.more and rows.tasks else None
+    matching = sum(seen.counts[status] for status in seen.asked.list_statuses())
+    top = [("first", write_ids([seen.first]))] if seen.first else []
+    stand = [("rows", write_ids([row.pk for row in rows.tasks]))] if rows.tasks else []
+    stand += [("more", "1")] if older else []
+    placed = [("cursor", cursor)] if cursor else []
+    here = wanted.write(*placed)
     return {
-        "columns": COLUMNS,
-        "rows": [show_row(task, now) | {"tries": say_tries(task)} for task in page.items],
-        "tabs": list_tabs(pairs, seen.counts),
+        "columns": [
+            {"name": name, "label": COLUMNS[name], "css": "n" if name in NUMBERS else ""}
+            for name in wanted.list_columns()
+        ],
+        "shown": wanted.list_columns(),
+        "rows": [
+            show_row(task, now)
+            | {"tries": say_tries(task), "left": row.pk in rows.left, "can": list_possible(row)}
+            for task, row in zip(rows.show(), rows.tasks, strict=True)
+        ],
+        "facets": list_facets(wanted, seen.counts),
         "matching": min(matching, queries.COUNT_CAP),
-        "bounded": seen.wanted.searched,
-        "fresh": fresh,
-        "here": write_query(pairs),
-        "older": write_query(pairs, ("cursor", page.next_cursor)) if page.next_cursor else "",
-        "poll": write_query(pairs, *standing),
+        "standing": len(rows.tasks) - len(rows.left),
+        "left": len(rows.left),
+        "bounded": seen.asked.searched,
+        "fresh": seen.fresh,
+        "here": wanted.write(),
+        "from_here": here,
+        "cursor": cursor,
+        "older": wanted.write(("cursor", older), *top) if older else "",
+        "poll": wanted.write(*placed, *top, *stand),
+        "chips": list_chips(wanted),
+        "can_all": count_possible(seen.asked, seen.counts),
     }
+
+
+def load_frame(
+    request: PageRequest, wanted: Wanted, entry: Entry, *, empty: bool
+) -> dict[str, Any]:
+    """What stands around it and is never polled with it."""
+    kept = [pair for pair in wanted.pairs if pair[0] != "q"]
+    return {
+        "kept": kept,
+        "entry": entry.rest,
+        "help": HELP,
+        "names": SHOWN,
+        "menu_open": request.GET.get("menu") == "columns",
+        "wanted": wanted,
+        "clear": wanted.write(pairs=[], view=""),
+        "sorts": [
+            {"label": SORTS[name], "query": wanted.write(sort=name), "current": name == wanted.sort}
+            for name in wanted.list_sorts()
+        ],
+        "sort_label": SORTS[wanted.sort],
+        "picks": list_picks(wanted),
+    } | list_tabs(request, wanted, nearest=empty)
+
+
+def list_picks(wanted: Wanted) -> list[dict[str, Any]]:
+    """Every column, those that are shown first and in their order; with the order that its two
+    buttons lead to."""
+    shown = list(wanted.list_columns())
+    picks = []
+    for name in (*shown, *(name for name in COLUMNS if name not in shown)):
+        place = shown.index(name) if name in shown else -1
+        moved = {}
+        for step, to in (("up", place - 1), ("down", place + 1)):
+            if place >= 0 and 0 <= to < len(shown):
+                order = [one for one in shown if one != name]
+                order.insert(to, name)
+                moved[step] = write_columns(wanted, order)
+        other = [one for one in shown if one != name] if place >= 0 else [*shown, name]
+        picks.append(
+            {"name": name, "label": COLUMNS[name], "on": place >= 0, "fixed": name == "task",
+             "toggle": write_columns(wanted, other), **moved}
+        )  # fmt: skip
+    return picks
+
+
+def write_columns(wanted: Wanted, order: Sequence[str]) -> str:
+    """The query of the list with these columns, the menu open."""
+    columns = () if tuple(order) == USUAL else tuple(order)
+    return wanted.write(("menu", "columns"), columns=columns)
+
+
+def list_possible(row: Any) -> str:
+    """What of BULK can be done to a row now."""
+    return " ".join(name for name in BULK if not ACTIONS[name].find_obstacle(row))
+
+
+def count_possible(asked: queries.TaskFilter, counts: dict[str, int]) -> dict[str, int]:
+    """Of all that match: how many are in a status in which it can be done, for each of BULK."""
+    reach = asked.list_statuses()
+    found = {}
+    for name in BULK:
+        edge = ACTIONS[name].run.__name__
+        some = [
+            counts[status]
+            for status in reach
+            if any(states.allow_edge(edge, status, target) for target in states.STATUSES)
+        ]
+        found[name] = min(sum(some), queries.COUNT_CAP)
+    return found
+
+
+def read_ids(text: str) -> list[UUID]:
+    """The ids in `text` as of `write_ids`, none of anything else: a page polls with what it was
+    given."""
+    try:
+        packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (ValueError, binascii.Error):
+        return []
+    if len(packed) % 16 or len(packed) > 16 * lists.MAX_STANDING:
+        return []
+    return [UUID(bytes=packed[at : at + 16]) for at in range(0, len(packed), 16)]
+
+
+def write_ids(ids: Sequence[UUID]) -> str:
+    """Many ids in little room."""
+    return base64.urlsafe_b64encode(b"".join(one.bytes for one in ids)).decode().rstrip("=")
 
 
 def say_tries(task: dict[str, Any]) -> str:
@@ -239,24 +281,20 @@ def say_tries(task: dict[str, Any]) -> str:
     return f"{number} of {step.retries + 1}"
 
 
-def read_id(text: str) -> UUID | None:
-    """The id in `text`, or None: a page polls with what it once was given."""
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
-
-
-def list_tabs(pairs: list[Pair], counts: dict[str, int]) -> list[dict[str, Any]]:
-    """A tab for each of VIEWS: its count is of what it opens, the other filters kept."""
-    chosen = [pair for pair in pairs if pair[0] in {"status", queries.NOT + "status"}]
-    others = [pair for pair in pairs if pair not in chosen]
-    return [
-        {
-            "label": label,
-            "current": chosen == ([("status", name)] if name else []),
-            "count": min(sum(counts[status] for status in statuses), queries.COUNT_CAP),
-            "query": write_query(others, *([("status", name)] if name else [])),
-        }
-        for name, (label, statuses) in VIEWS.items()
-    ]
+def list_facets(wanted: Wanted, counts: dict[str, int]) -> list[dict[str, Any]]:
+    """One for each of VIEWS: its count is of what it opens, the other filters kept."""
+    chosen = [pair for pair in wanted.pairs if pair[0] in {"status", queries.NOT + "status"}]
+    others = [pair for pair in wanted.pairs if pair not in chosen]
+    facets = []
+    for name, (label, statuses) in VIEWS.items():
+        pairs = [*others, ("status", name)] if name else others
+        sort = wanted.sort if wanted.sort != lists.ENDED else lists.NEWEST
+        facets.append(
+            {
+                "label": label,
+                "current": chosen == ([("status", name)] if name else []),
+                "count": min(sum(counts[status] for status in statuses), queries.COUNT_CAP),
+                "query": wanted.write(pairs=pairs, sort=sort),
+            }
+        )
+    return facets

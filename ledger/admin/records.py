@@ -32,6 +32,7 @@ from ledger.models import (
     Outbox,
     Preference,
     Reservation,
+    SavedView,
     Signal,
     Spend,
     StepOutput,
@@ -264,6 +265,13 @@ class AlertConditionAdmin(RecordAdmin):
     """What is so just now, and was told when it began."""
 
     list_display = ("key", "kind", "since")
+
+
+@admin.register(SavedView)
+class SavedViewAdmin(RecordAdmin):
+    """Views of the task list that people keep."""
+
+    list_display = ("name", "owner", "shared", "updated_at")
 
 
 @admin.register(Visit)

@@ -12,6 +12,7 @@ from ledger.models.logs import LiveLog
 from ledger.models.mailbox import Signal
 from ledger.models.people import ApiToken, AuditEntry, Preference, Reach, Visit
 from ledger.models.task import Task
+from ledger.models.views import SavedView
 from ledger.models.worker import Worker
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Preference",
     "Reach",
     "Reservation",
+    "SavedView",
     "Signal",
     "Spend",
     "StepOutput",

@@ -10,9 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
+from django.db.models.functions import TruncDay
 
 from ledger import clock, states
-from ledger.calls import sees_payload
+from ledger.calls import read_call, sees_payload
 from ledger.errors import InvalidInput
 from ledger.models import Task
 from ledger.queries.alike import IsAlike
@@ -37,7 +38,7 @@ GROUPS = {"unfinished": states.UNFINISHED}
 """Words that `status` takes besides the statuses."""
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_INDEXED = frozenset({"parent", "worker", "stalled"})
+_INDEXED = frozenset({"parent", "worker", "stalled", "attention"})
 
 
 class IsStalled(OnColumns):
@@ -127,15 +128,22 @@ class TaskFilter:
             return 0
         return SEARCHED if self.found is None else SEARCHED_TEXT
 
+    @property
+    def is_scan(self) -> bool:
+        """Whether no index finds the finished tasks that match."""
+        text, given = self.find_text(), self.drop_status().pairs
+        return bool(given) and not any(
+            key in _INDEXED or (key == "q" and not text) for key, _ in given
+        )
+
     def bound_search(self) -> TaskFilter:
         """The same, if no index finds the tasks, among the newest SEARCHED of the finished ones;
         text is searched for here, among SEARCHED_TEXT."""
         if self.found is not None:
             return self
         text, given = self.find_text(), self.drop_status().pairs
-        indexed = any(key in _INDEXED or (key == "q" and not text) for key, _ in given)
         bounded = self
-        if given and not indexed and self.since is None:
+        if self.is_scan and self.since is None:
             bounded = self._bound(SEARCHED_TEXT if text else SEARCHED)
         if not text:
             return bounded
@@ -206,6 +214,23 @@ def _match_stalled(key: str, values: Sequence[str]) -> Q:
     return Q(IsStalled(), status=states.RUNNING)
 
 
+def _match_attention(key: str, values: Sequence[str]) -> Q:
+    """What stays as it is until a person acts: it asks, gave up, stands still, or does not fit."""
+    if wrong := [value for value in values if value != "yes"]:
+        raise InvalidInput(key, f"is {wrong[0]!r:.60}; it takes yes.")
+    return (
+        Q(status=states.DEAD)
+        | Q(status=states.WAITING, status_reason=states.APPROVAL)
+        | Q(status=states.PAUSED, status_reason=states.VERSION_MISFIT)
+        | Q(IsStalled(), status=states.RUNNING)
+    )
+
+
+def _match_owner(key: str, values: Sequence[str]) -> Q:
+    """Who submitted it (`user:3`, `token:…`); `me` is who asks."""
+    return Q(submitted_by__in=[read_call().actor if one == "me" else one for one in values])
+
+
 def _match_parent(key: str, values: Sequence[str]) -> Q:
     if wrong := [value for value in values if _read_id(value) is None]:
         raise InvalidInput(key, f"is {wrong[0]!r:.60}; it takes a task's id.")
@@ -213,17 +238,19 @@ def _match_parent(key: str, values: Sequence[str]) -> Q:
 
 
 def _match_age(column: str) -> Callable[[str, Sequence[str]], Q]:
-    """`<2h`: within the last two hours; `>1d`: longer ago than a day."""
+    """`<2h`: within the last two hours; `>1d`: longer ago than a day; `today`: since midnight."""
 
     def match(key: str, values: Sequence[str]) -> Q:
         return _join_any(Q(**{f"{column}__isnull": False}) & compare(key, one) for one in values)
 
     def compare(key: str, value: str) -> Q:
+        if value == "today":
+            return Q(**{f"{column}__gte": TruncDay(clock.now())})
         parts = re.fullmatch(r"([<>])([0-9]{1,5})([smhd])", value)
         if parts is None:
             raise InvalidInput(
                 key,
-                f"is {value!r:.60}; it takes <2h (since then) or >2h (before), in s, m, h or d.",
+                f"is {value!r:.60}; it takes today, <2h (since) or >2h (before), in s, m, h or d.",
             )
         then = clock.now(-float(parts[2]) * _SECONDS[parts[3]])
         return Q(**{f"{column}__{'gte' if parts[1] == '<' else 'lt'}": then})
@@ -262,9 +289,10 @@ FILTERS: dict[str, Callable[[str, Sequence[str]], Q]] = {
     "lane": _match_column("lane"),
     "tag": _match_tag,
     "worker": _match_worker,
-    "owner": _match_column("submitted_by"),
+    "owner": _match_owner,
     "error": _match_error,
     "stalled": _match_stalled,
+    "attention": _match_attention,
     "parent": _match_parent,
     "created": _match_age("created_at"),
     "started": _match_age("started_at"),

@@ -8,19 +8,17 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, F, Q, Subquery, Sum
+from django.db.models import Count, F, Sum
 
 from ledger import clock, conf, states
 from ledger.conf import format_money
 from ledger.errors import NotFound, TaskNotFound
 from ledger.models import Event, StepOutput, Task
 from ledger.models.approvals import OPEN
-from ledger.queries.filters import IsStalled, TaskFilter
-from ledger.queries.fleet import load_fleet
+from ledger.queries.filters import IsStalled
 from ledger.queries.history import show_event, show_outputs
-from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
 from ledger.queries.seen import hide_text, see_approvals, see_tasks
-from ledger.queries.tasks import COUNT_CAP, LARGE, task_json
+from ledger.queries.tasks import COUNT_CAP
 
 STOP_AFTER = 10.0
 """A unit has so many seconds to end by itself after a cancel was asked; then it may be stopped."""
@@ -81,65 +79,6 @@ def may_stop(row: Task) -> bool:
     waits = row.status == states.RUNNING and row.cancel_requested
     # The request was the last thing that anybody wrote: a checkpoint would have ended the task.
     return waits and (read_at - row.updated_at).total_seconds() >= STOP_AFTER
-
-
-def list_from(
-    wanted: TaskFilter, first: UUID, limit: int = DEFAULT_LIMIT
-) -> tuple[Page[dict[str, Any]], int]:
-    """The page of tasks that begins with `first`, as it stands now, and how many are newer.
-
-    What a page that polls shows: rows change in place and none is pushed down.
-    """
-    rows = wanted.apply(see_tasks().annotate(stalled=IsStalled()).defer(*LARGE))
-    newer = _are_newer(first)
-    page = page_newest(rows.exclude(newer), "created_at", limit, "")
-    fleet = load_fleet()
-    return page.convert(lambda row: task_json(row, fleet, brief=True)), _count(wanted, newer)
-
-
-def mark_list(
-    wanted: TaskFilter, now: dt.datetime, *, first: UUID | None = None, cursor: str = ""
-) -> list[Any]:
-    """Whatever changes when `list_from` or `list_tasks` would bring something else at `now`.
-
-    Far cheaper than the rows: of each what every change of it raises, what it reports between
-    changes, and what time or the fleet alone makes of it.
-    """
-    rows = wanted.apply(see_tasks().annotate(stalled=IsStalled()))
-    newer = None if first is None or cursor else _are_newer(first)
-    if newer is not None:
-        rows = rows.exclude(newer)
-    page = page_newest(rows.only(*_MARKING), "created_at", DEFAULT_LIMIT, cursor)
-    queued = any(row.status == states.QUEUED for row in page.items)
-    fleet = load_fleet() if queued else None
-
-    def mark_row(row: Task) -> tuple[Any, ...]:
-        obstacle = lost = None
-        if fleet and row.status == states.QUEUED:
-            obstacle = fleet.find_reason(row)
-        if row.lease_until is not None:
-            lost = row.lease_until < now
-        said = (row.progress_done, row.progress_total, hide_text(row.progress_note))
-        return str(row.pk), row.revision, getattr(row, "stalled", False), lost, obstacle, *said
-
-    fresh = 0 if newer is None else _count(wanted, newer)
-    return [page.next_cursor, fresh, *map(mark_row, page.items)]
-
-
-_MARKING = (
-    "revision", "status", "lane", "lease_until", "workflow", "workflow_version", "progress_done",
-    "progress_total", "progress_note",
-)  # fmt: skip
-
-
-def _are_newer(first: UUID) -> Q:
-    """True of the tasks above `first` in a list."""
-    when = Subquery(see_tasks().filter(pk=first).values("created_at")[:1])
-    return Q(created_at__gt=when) | Q(created_at=when, pk__gt=first)
-
-
-def _count(wanted: TaskFilter, newer: Q) -> int:
-    return wanted.apply(see_tasks().filter(newer)).order_by()[:MAX_FRESH].count()
 
 
 def sum_steps(task_id: UUID) -> list[StepSum]:

@@ -44,11 +44,8 @@ def page_newest[M: Model](query: QuerySet[M], at: str, limit: int, cursor: str) 
     size = clamp_limit(limit)
     query = query.order_by(f"-{at}", "-pk")
     if cursor:
-        last = _read_key(cursor)
-        row = query.model._default_manager.filter(pk=last).order_by()
-        if not row.exists():
-            raise InvalidInput("cursor", "is no longer valid; begin again without it.")
-        when = Subquery(row.values(at))
+        last = read_key(cursor)
+        when = Subquery(find_row(query.model, last).values(at))
         # The first condition is the one that an index on (at, id) can begin at.
         below = Q(**{f"{at}__lt": when}) | Q(pk__lt=last)
         query = query.filter(Q(**{f"{at}__lte": when}), below)
@@ -66,7 +63,16 @@ def read_seq(cursor: str, field: str = "cursor") -> int:
     return min(int(cursor), MAX_SEQ)
 
 
-def _read_key(cursor: str) -> UUID:
+def find_row[M: Model](model: type[M], last: UUID) -> QuerySet[M]:
+    """The row that a cursor names. Raises InvalidInput when it is gone."""
+    row = model._default_manager.filter(pk=last).order_by()
+    if not row.exists():
+        raise InvalidInput("cursor", "is no longer valid; begin again without it.")
+    return row
+
+
+def read_key(cursor: str) -> UUID:
+    """The key in a cursor. Raises InvalidInput."""
     try:
         return UUID(cursor)
     except ValueError:

@@ -28,6 +28,7 @@ from ledger.models import (
     Outbox,
     Preference,
     Reach,
+    SavedView,
     Signal,
     Task,
     Upload,
@@ -101,6 +102,8 @@ def full(flow: Workflow) -> Task:
                                         total=1, created_at=now, reason=HOSTILE)  # fmt: skip
     BulkItem.objects.create(operation=bulk, task=task.pk, why=HOSTILE)
     ApprovalLook.objects.create(approval=Approval.objects.latest("requested_at"), by="<b>", at=now)
+    SavedView.objects.create(name="<view>", owner="<actor>", filters=[["q", HOSTILE[:90]]],
+                             created_at=now, updated_at=now)  # fmt: skip
     told = Outbox.objects.create(at=now, kind="<kind>", data={"title": HOSTILE})
     AlertDelivery.objects.create(rule=rule, outbox=told, seq=1, created_at=now, error=HOSTILE[:90])
     AlertCondition.objects.create(key=f"<key>{HOSTILE}", kind="<kind>", since=now)

@@ -26,7 +26,17 @@ from tests.factories import LEASE, OWNER, ask, claim, make_in, make_unit, spawn,
 
 MAX_QUERIES = 12
 NO_PAGES = frozenset(
-    {"audit-export", "answer", "undo", "alert-act", "lane-act", "logout", "login-link", "artifact"}
+    {
+        "audit-export",
+        "answer",
+        "undo",
+        "alert-act",
+        "lane-act",
+        "view-act",
+        "logout",
+        "login-link",
+        "artifact",
+    }
 )
 """Routes that write, or send a file."""
 

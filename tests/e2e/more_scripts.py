@@ -6,9 +6,10 @@ from tests.e2e import (
     fleet_scripts,
     lane_scripts,
     settings_scripts,
+    view_scripts,
 )
 
 MORE_SCRIPTS = (
     alert_scripts.SCRIPTS | agent_scripts.SCRIPTS | settings_scripts.SCRIPTS
-    | fleet_scripts.SCRIPTS | lane_scripts.SCRIPTS
+    | fleet_scripts.SCRIPTS | lane_scripts.SCRIPTS | view_scripts.SCRIPTS
 )  # fmt: skip

@@ -25,6 +25,7 @@ from tests.e2e.conftest import OpenPage
 from tests.e2e.hands import WAYS, Mouse, make_hands
 from tests.e2e.kit import strict_page, wait_until
 from tests.e2e.more_scripts import MORE_SCRIPTS
+from tests.e2e.view_scripts import list_rows
 from tests.factories import LEASE, OPERATOR, ask, claim, make_effect, make_in, make_unit, submit
 from tests.factories import wait_for as await_signal
 
@@ -333,44 +334,6 @@ def sign_out(hands: Mouse, three: Workflow) -> None:
     hands.page.wait_for_url("**/login/")
     hands.page.goto("/tasks/")
     assert "/login/" in hands.page.url
-
-
-def list_rows(hands: Mouse) -> list[str]:
-    """The ids of the tasks in the list."""
-    rows = hands.page.locator(".tasks tbody tr").all()
-    return [str(row.get_attribute("id")).removeprefix("row-") for row in rows]
-
-
-@script("tasks.filter")
-def filter_tasks(hands: Mouse, three: Workflow) -> None:
-    night, _ = submit(three, title="Ferry", lane="night"), submit(three, title="Ferry")
-    hands.page.goto("/tasks/?workflow=three")
-    hands.write("Text of title", "lane:night ferry")
-    hands.press("Filter")
-    hands.page.wait_for_url("**/tasks/?*lane=night*")
-    assert list_rows(hands) == [str(night.id)]
-    assert "workflow=three" in hands.page.url
-
-
-@script("tasks.unfilter")
-def take_a_filter_away(hands: Mouse, three: Workflow) -> None:
-    submit(three, title="Ferry", lane="night")
-    submit(three, title="Water")
-    hands.page.goto("/tasks/?lane=night&q=water")
-    hands.page.get_by_role("heading", name="No task matches").wait_for()
-    hands.press("Remove filter text water", "link")
-    hands.page.wait_for_url("**/tasks/?lane=night")
-    assert len(list_rows(hands)) == 1
-
-
-@script("tasks.tab")
-def choose_a_tab(hands: Mouse, three: Workflow) -> None:
-    paused = make_in(states.PAUSED, three)
-    submit(three)
-    hands.page.goto("/tasks/")
-    hands.press("Paused 1", "link")
-    hands.page.wait_for_url("**/tasks/?status=paused")
-    assert list_rows(hands) == [str(paused.id)]
 
 
 @script("request.open-file")
