@@ -53,6 +53,8 @@ _ALL = (
     PageAction("lane.resume", "lane-act", OPERATE),
     PageAction("lane.run-one", "lane-act", OPERATE),
     PageAction("demo.delete", "delete-demo", OPERATE),
+    PageAction("bulk.begin", "bulk-new", OPERATE),
+    PageAction("bulk.stop", "bulk-stop", OPERATE),
     PageAction("since.put-away", "since", READ),
     PageAction("settings.save", "settings", READ),
     PageAction("settings.theme", "settings", READ),

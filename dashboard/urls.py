@@ -9,6 +9,8 @@ from dashboard.views import (
     approvals,
     artifacts,
     audit,
+    bulk,
+    bulk_export,
     demo,
     handoff,
     history,
@@ -62,6 +64,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("tasks/<uuid:task_id>/handoff/", handoff.show_handoff, name="handoff"),
     path("tasks/<uuid:task_id>/transcript/", transcript.show_transcript, name="transcript"),
     path("tasks/<uuid:task_id>/<slug:name>/", actions.act_on_task, name="act"),
+    # bulk/
+    path("bulk/", bulk.list_bulk, name="bulks"),
+    path("bulk/new/", bulk.make_bulk, name="bulk-new"),
+    path("bulk/export/<slug:kind>/", bulk_export.export_tasks, name="bulk-export"),
+    path("bulk/<uuid:bulk_id>/", bulk.show_bulk, name="bulk"),
+    path("bulk/<uuid:bulk_id>/stop/", bulk.stop_bulk, name="bulk-stop"),
     # approvals/
     path("approvals/", approvals.show_approvals, name="approvals"),
     path("approvals/answers/", answered.show_answers, name="answers"),

@@ -456,7 +456,7 @@
   // they take no press that was meant for that one.
   const ANSWERED = "longwatch-answered";
   document.addEventListener("submit", (event) => {
-    if (event.target.action.includes("/answer/")) sessionStorage.setItem(ANSWERED, String(Date.now()));
+    if (event.target.getAttribute("action")?.includes("/answer/")) sessionStorage.setItem(ANSWERED, String(Date.now()));
   }, true);
   const quietUntil = Date.now() - Number(sessionStorage.getItem(ANSWERED)) < 5_000 ? Date.now() + 700 : 0;
   sessionStorage.removeItem(ANSWERED);

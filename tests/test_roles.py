@@ -22,6 +22,8 @@ from ledger import artifacts, auditing, clock, registry, sql, uploads
 from ledger.access import ADMIN, APPROVE, AUDIT, OPERATE, READ, ROLES, SCOPES, SUBMIT
 from ledger.alerts import kinds, rules
 from ledger.api.urls import api
+from ledger.bulk.making import make_operation
+from ledger.bulk.selecting import Selection
 from ledger.events import Actor
 from ledger.models import (
     AlertRule,
@@ -29,6 +31,7 @@ from ledger.models import (
     Approval,
     Artifact,
     AuditEntry,
+    BulkOperation,
     Reach,
     SavedView,
     Task,
@@ -64,6 +67,8 @@ API: dict[str, Any] = {
     "GET /artifacts/{artifact_id}": READ, "GET /artifacts/{artifact_id}/content": READ,
     "POST /uploads": SUBMIT, "GET /uploads": SUBMIT, "GET /uploads/{upload_id}": SUBMIT,
     "PATCH /uploads/{upload_id}": SUBMIT, "DELETE /uploads/{upload_id}": SUBMIT,
+    "POST /bulk": OPERATE, "GET /bulk": READ, "GET /bulk/{bulk_id}": READ,
+    "GET /bulk/{bulk_id}/items": READ, "POST /bulk/{bulk_id}/stop": OPERATE,
     "GET /audit": AUDIT, "GET /workflows": READ, "GET /workers": READ, "GET /stalled": READ,
     **{f"POST /workers/{{owner}}/{action}": OPERATE for action in (
         "drain", "undrain", "declare-dead")},
@@ -82,6 +87,7 @@ BODIES: dict[str, Any] = {
     "POST /tasks/{task_id}/fork": {"from_step": "a"},
     "POST /tasks/{task_id}/limits": {"units": 5000},
     "POST /tasks/{task_id}/messages": {"text": "go left"},
+    "POST /bulk": {"action": "pause", "filter": {"lane": [LANE]}},
 }
 
 PAGES: dict[str, tuple[str, str]] = {
@@ -102,6 +108,8 @@ PAGES: dict[str, tuple[str, str]] = {
     "lanes": ("GET", READ), "lane": ("GET", OPERATE), "lane-act": ("POST", OPERATE),
     "words": ("GET", READ), "saved-views": ("GET", READ),
     "view-new": ("GET", READ), "view-act": ("POST", READ),
+    "bulks": ("GET", READ), "bulk-new": ("GET", OPERATE), "bulk": ("GET", READ),
+    "bulk-stop": ("POST", OPERATE), "bulk-export": ("GET", READ),
 }  # fmt: skip
 """Every page by its name: how it is asked for, and the scope it takes."""
 
@@ -145,6 +153,7 @@ class World:
     upload: Upload
     submitter: User
     view: SavedView
+    bulk: BulkOperation
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -153,6 +162,7 @@ class World:
             "task_id": self.task.pk, "approval_id": self.asked.pk, "artifact_id": self.saved.pk,
             "rule_id": self.rule.pk, "upload_id": self.upload.pk, "effect_id": 1, "seq": 2,
             "owner": OWNER, "view_id": self.view.pk, "message_id": 1, "index": 0, "kind": "csv",
+            "bulk_id": self.bulk.pk,
         }  # fmt: skip
 
 
@@ -184,7 +194,9 @@ def make_world(workflow: Workflow, submitter: User) -> World:
     make_worker(workflow)
     upload = uploads.begin_upload("in.bin", 9, "token:another")
     view = save_view("shared", ViewDraft(), actor, shared=True)
-    return World(task, asked, Artifact.objects.get(pk=saved.id), rule, upload, submitter, view)
+    bulk, _ = make_operation("cancel", Selection(ids=(task.pk,)), actor=actor)
+    saved_row = Artifact.objects.get(pk=saved.id)
+    return World(task, asked, saved_row, rule, upload, submitter, view, bulk)
 
 
 def make_person(role: str, name: str, **reach: Any) -> User:
@@ -357,7 +369,7 @@ def judge_page(caller: Caller, name: str, scope: str, *, part: bool) -> set[int]
         return {403}
     of_task = {"task", "handoff", "log", "outputs", "output", "events", "act", "approval", "answer",
                "approval-file", "undo", "artifact", "artifact-view", "artifact-changes",
-               "alert", "alert-act", "transcript"}  # fmt: skip
+               "alert", "alert-act", "transcript", "bulk", "bulk-stop"}  # fmt: skip
     return {404} if not caller.lane and name in of_task else set()
 
 

@@ -142,7 +142,7 @@ def write_json(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
     yield "\n]\n"
 
 
-class _Line:
+class Line:
     """A file for csv.writer that hands back what is written."""
 
     def write(self, text: str) -> str:
@@ -152,7 +152,7 @@ class _Line:
 
 def write_csv(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
     """A line an entry; values of before and after as JSON."""
-    writer = csv.writer(_Line())
+    writer = csv.writer(Line())
     columns = [one for name in COLUMNS for one in EXPORTED.get(name, (name,))]
     yield writer.writerow(columns)
     for row in rows:

@@ -13,6 +13,7 @@ from ledger.api import (
     approvals,
     artifacts,
     audit,
+    bulk,
     lanes,
     logs,
     tasks,
@@ -72,6 +73,7 @@ install_handlers(api)
 api.add_router("/tasks", tasks.router)
 api.add_router("/tasks", logs.router)
 api.add_router("/tasks", transcripts.router)
+api.add_router("/bulk", bulk.router)
 api.add_router("/approvals", approvals.router)
 api.add_router("/artifacts", artifacts.router)
 api.add_router("/uploads", uploads.router)

@@ -88,14 +88,15 @@ def _read_restart(given: Mapping[str, Any]) -> dict[str, Any]:
     read = {name: given.get(name) or "" for name in ("to_step", "note", "workflow_version")}
     for name, text in read.items():
         operators.check_reason(text, f"arguments.{name}")
-    return read
+    return {name: text for name, text in read.items() if text}
 
 
 def _restart(task: Task, actor: Actor, reason: str, given: dict[str, Any]) -> str:
-    version = given["workflow_version"] or None
-    step = given["to_step"] or find_latest_step(task, version)
+    version = given.get("workflow_version")
+    step = given.get("to_step") or find_latest_step(task, version)
+    note = given.get("note", "")
     operators.restart_task(
-        task.pk, to_step=step, note=given["note"], version=version, actor=actor, reason=reason
+        task.pk, to_step=step, note=note, version=version, actor=actor, reason=reason
     )
     return ""
 

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet, Sum
 
 from ledger.bulk.actions import BulkAction
 from ledger.errors import InvalidInput
 from ledger.models import Task
-from ledger.queries import TaskFilter
+from ledger.queries import DEFAULT_LIMIT, Fleet, Page, TaskFilter, task_json
+from ledger.queries.filters import IsStalled
+from ledger.queries.paging import page_newest
 from ledger.queries.seen import see_tasks
+from ledger.queries.tasks import LARGE
 
 MAX_ITEMS = 10_000
 """Tasks of one operation."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Selection:
     """Either `ids`, or the `pairs` of a filter as of TaskFilter (no pair at all: every task)."""
 
     ids: tuple[UUID, ...] | None = None
     pairs: tuple[tuple[str, str], ...] = ()
 
+    @functools.cached_property
+    def _filter(self) -> TaskFilter:
+        """Text is searched for once, however often the tasks are asked for."""
+        return TaskFilter(self.pairs).bound_search()
+
     def select(self) -> QuerySet[Task]:
         """The tasks, of those that the caller sees. Raises InvalidInput for a filter."""
         if self.ids is not None:
             return see_tasks().filter(pk__in=self.ids)
-        return TaskFilter(self.pairs).bound_search().apply(see_tasks())
+        return self._filter.apply(see_tasks())
 
     def describe(self) -> dict[str, Any]:
         """As an operation keeps it."""
@@ -108,3 +117,39 @@ def compile_rows(action: BulkAction, selection: Selection) -> tuple[str, Sequenc
     some = rows.values_list("pk", "revision", "status", "why")[: MAX_ITEMS + 1]
     compiled: tuple[str, Sequence[Any]] = some.query.sql_with_params()
     return compiled
+
+
+def select_for(action: BulkAction, selection: Selection) -> QuerySet[Task]:
+    """Those of the chosen tasks that are not left out."""
+    return selection.select().annotate(why=action.explain()).filter(why="")
+
+
+def list_chosen(
+    action: BulkAction, selection: Selection, fleet: Fleet, *, cursor: str = ""
+) -> Page[dict[str, Any]]:
+    """The same as brief Task JSON, newest first. Raises InvalidInput for the cursor."""
+    rows = select_for(action, selection).annotate(stalled=IsStalled()).defer(*LARGE)
+    page = page_newest(rows, "created_at", DEFAULT_LIMIT, cursor)
+    return page.convert(lambda row: task_json(row, fleet, brief=True))
+
+
+def sum_used(action: BulkAction, selection: Selection) -> tuple[int, int]:
+    """(tokens, money in nano-units) that they have used so far."""
+    tokens = Sum(F("used_tokens_in") + F("used_tokens_out"))
+    found = select_for(action, selection).aggregate(tokens=tokens, cost=Sum("used_cost"))
+    return int(found["tokens"] or 0), int(found["cost"] or 0)
+
+
+def list_versions(action: BulkAction, selection: Selection) -> list[tuple[str, str]]:
+    """(workflow, version) of them, at most 20."""
+    rows = select_for(action, selection).order_by("workflow", "workflow_version")
+    return list(rows.values_list("workflow", "workflow_version").distinct()[:20])
+
+
+def list_keys(selection: Selection) -> list[UUID]:
+    """The ids of the chosen tasks, oldest first. Raises InvalidInput beyond MAX_ITEMS."""
+    rows = selection.select().order_by("created_at", "pk").values_list("pk", flat=True)
+    keys = list(rows[: MAX_ITEMS + 1])
+    if len(keys) > MAX_ITEMS:
+        raise InvalidInput("tasks", say_bound(f"More than {MAX_ITEMS:,}"))
+    return keys

@@ -113,6 +113,7 @@ def test_the_docs_are_a_page_of_our_own(db: None, client: Client) -> None:
         "/approvals", "/approvals/{approval_id}", "/approvals/{approval_id}/answer",
         "/artifacts", "/artifacts/{artifact_id}", "/artifacts/{artifact_id}/content",
         "/uploads", "/uploads/{upload_id}",
+        "/bulk", "/bulk/{bulk_id}", "/bulk/{bulk_id}/items", "/bulk/{bulk_id}/stop",
         "/workflows", "/workers", "/stalled", "/audit",
         *(f"/workers/{{owner}}/{action}" for action in ("drain", "undrain", "declare-dead")),
         "/lanes", "/lanes/{name}",

@@ -20,9 +20,10 @@ OPEN = {"login", "login-link", "logout"}
 FILL: dict[str, Any] = {
     "task_id": UUID(int=7), "approval_id": UUID(int=7), "artifact_id": UUID(int=7),
     "rule_id": UUID(int=7), "owner": "host:1:b", "view_id": UUID(int=7),
+    "bulk_id": UUID(int=7),
     "seq": 1, "kind": "csv", "index": 0, "name": "cancel",
 }  # fmt: skip
-POSTED = {"answer", "undo", "alert-act", "view-act"}
+POSTED = {"answer", "undo", "alert-act", "view-act", "bulk-stop"}
 
 
 def list_routes() -> list[tuple[str, str]]:

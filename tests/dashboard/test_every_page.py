@@ -11,9 +11,12 @@ from django.urls import reverse
 from django.views import defaults
 
 from dashboard.actions import ACTIONS
+from dashboard.bulk import DEEDS
 from dashboard.urls import urlpatterns
 from ledger import artifacts, sql, states
 from ledger.alerts import routing
+from ledger.bulk.making import make_operation
+from ledger.bulk.selecting import Selection
 from ledger.events import Actor
 from ledger.models import Task
 from ledger.transitions.outputs import edit_output
@@ -36,6 +39,8 @@ NO_PAGES = frozenset(
         "logout",
         "login-link",
         "artifact",
+        "bulk-stop",
+        "bulk-export",
     }
 )
 """Routes that write, or send a file."""
@@ -83,6 +88,8 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
         "worker-act": [[OWNER, "drain"], [OWNER, "declare-dead"]],
         "act": [[task.id, name] for name in ACTIONS if name != "edit"],
         "approval": [[asked.id]], "alert": [[rule.id]], "approval-file": [[asked.id, 0]],
+        "bulk": [[make_operation("pause", Selection(ids=(edited.id, parent.id)),
+                                 actor=Actor("user", "1"))[0].pk]],
         "artifact-view": [[saved.id]], "artifact-changes": [[saved.id]],
     }  # fmt: skip
     names = [str(route.name) for route in urlpatterns if route.name not in NO_PAGES]
@@ -93,6 +100,11 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
     found["act"].append(reverse("dashboard:act", args=[task.id, "edit"]) + f"?unit={seq}")
     found["lane"].append("/lanes/set/?lane=a%2Fb")
     found["tasks"] += ["/tasks/?q=ferry&tag=nightly", "/tasks/?status=unfinished"]
+    chosen = f"task={task.id}&task={parent.id}"
+    found["bulk-new"] = [
+        *(f"/bulk/new/?action={name}&all=1&q=e" for name in DEEDS),
+        f"/bulk/new/?action=cancel&{chosen}", f"/bulk/new/?action=export&{chosen}",
+    ]  # fmt: skip
     found["trouble"] += [f"/stalled/?kind={kind}" for kind in ("stalled", "lost", "gave-up")]
     return found
 

@@ -3,6 +3,7 @@
 from tests.e2e import (
     agent_scripts,
     alert_scripts,
+    bulk_scripts,
     fleet_scripts,
     lane_scripts,
     settings_scripts,
@@ -11,5 +12,5 @@ from tests.e2e import (
 
 MORE_SCRIPTS = (
     alert_scripts.SCRIPTS | agent_scripts.SCRIPTS | settings_scripts.SCRIPTS
-    | fleet_scripts.SCRIPTS | lane_scripts.SCRIPTS | view_scripts.SCRIPTS
+    | fleet_scripts.SCRIPTS | lane_scripts.SCRIPTS | view_scripts.SCRIPTS | bulk_scripts.SCRIPTS
 )  # fmt: skip

@@ -12,6 +12,8 @@ from django.views import defaults
 from ledger import artifacts, sql, states
 from ledger.alerts import routing
 from ledger.alerts.deliveries import DEAD as DELIVERY_DEAD
+from ledger.bulk.making import make_operation
+from ledger.bulk.selecting import Selection
 from ledger.models import AlertDelivery, AlertRule, Approval, Effect, Task
 from ledger.transitions import holder
 from ledger.transitions.approvals import decide_approval
@@ -121,7 +123,7 @@ def pages(three: Workflow) -> list[str]:
     parent = submit(three, title=LONG[:200], priority=100)
     spawn(claim(three), three, 3)
     of_task, of_file = f"/tasks/{task.id}/", f"/artifacts/{saved.id}/"
-    return [
+    return [*begin_bulk(),
         "/", "/?range=7d", "/stalled/", "/stalled/?kind=lost", "/workers/", "/workflows/",
         "/workflows/three/", "/workflows/modernise/", "/legend/", "/tasks/", "/audit/", "/lanes/",
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
@@ -134,6 +136,15 @@ def pages(three: Workflow) -> list[str]:
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/", "/settings/",
         f"/tasks/?status=dead&lane=default&tag=nightly&stalled=yes&q={LONG}", "/nowhere/",
     ]  # fmt: skip
+
+
+def begin_bulk() -> list[str]:
+    """The pages of many tasks at once."""
+    row, _ = make_operation("tag", Selection(), actor=OPERATOR, reason=LONG,
+                            arguments={"tags": [LONG[:50]]})  # fmt: skip
+    many = f"/bulk/new/?all=1&q={LONG[:60]}&action="
+    return ["/bulk/", f"/bulk/{row.pk}/", f"{many}cancel", f"{many}export",
+            "/bulk/new/?all=1&action=restart", "/bulk/new/?action=cancel&all=1"]  # fmt: skip
 
 
 def leave_texts(held: sql.Claimed, three: Workflow) -> list[str]:
