@@ -25,6 +25,7 @@ from dashboard.views import (
     since,
     task,
     tasks,
+    tokens,
     transcript,
     trouble,
     workers,
@@ -88,6 +89,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("alerts/new/", alerts.make_alert, name="alert-new"),
     path("alerts/<uuid:rule_id>/", alerts.edit_alert, name="alert"),
     path("alerts/<uuid:rule_id>/<slug:name>/", alerts.act_on_alert, name="alert-act"),
+    # tokens/
+    path("tokens/", tokens.show_tokens, name="tokens"),
+    path("tokens/new/", tokens.make_new, name="token-new"),
+    path("tokens/<uuid:token_id>/<slug:name>/", tokens.act_on_token, name="token-act"),
     # Signing in and out
     path("login/", login.sign_in, name="login"),
     path("login/link/<str:key>/<str:token>/", login.follow_link, name="login-link"),

@@ -14,7 +14,8 @@ from django.db.models import BooleanField, ExpressionWrapper, Q
 from ledger import clock, sql
 from ledger.access import AUDIT, TOKEN_SCOPES
 from ledger.auditing import write_entry
-from ledger.errors import InvalidInput, NotFound
+from ledger.calls import read_call
+from ledger.errors import AlreadySettled, InvalidInput, NotFound
 from ledger.models import ApiToken
 
 PREFIX = "lw_"
@@ -35,10 +36,14 @@ def make_token(
     days: int | None = None,
     lanes: Sequence[str] | None = None,
     payload: bool = True,
+    owner: str = "",
+    key: UUID | None = None,
 ) -> tuple[ApiToken, str]:
     """A new token and its text, which is kept nowhere. Raises InvalidInput.
 
-    With `lanes` nothing exists for it outside of them; without `payload` it sees no contents.
+    With `lanes` nothing exists for it outside of them; without `payload` it sees no contents. An
+    `owner` (`user:3`) is who it works for: neither answers what the other submitted. `key` becomes
+    its id; AlreadySettled when there is one of it, so that a form sent twice makes one.
 
     256 random bits need no slow hash: there is nothing to guess that a salt would slow down.
     """
@@ -56,16 +61,20 @@ def make_token(
     text = PREFIX + secrets.token_urlsafe(32)
     now = clock.read()
     row = ApiToken(
+        **({} if key is None else {"id": key}),
         name=name,
         digest=_hash_text(text),
         scopes=[scope for scope in TOKEN_SCOPES if scope in scopes],
         lanes=lanes,
         payload=payload,
         created_by=created_by,
+        owner=owner[:200],
         created_at=now,
         expires_at=None if days is None else now + dt.timedelta(days=days),
     )
     with sql.atomic():
+        if key is not None and ApiToken.objects.filter(pk=key).exists():
+            raise AlreadySettled(f"The making of the token {name}")
         ApiToken.objects.bulk_create([row])
         write_entry(created_by, "create_token", name_row(row), at=now, after=describe_token(row))
     return row, text
@@ -88,18 +97,26 @@ def find_token(text: str) -> ApiToken | None:
     row = rows.annotate(idle=ExpressionWrapper(idle, BooleanField())).first()
     if row is not None and row.idle:
         # Only now and then: on SQLite even an update of no row takes the one write lock.
-        ApiToken.objects.filter(idle, pk=row.pk).update(last_used_at=clock.now())
+        ApiToken.objects.filter(idle, pk=row.pk).update(
+            last_used_at=clock.now(), last_used_from=read_call().address[:64]
+        )
     return row
 
 
 def rotate_token(
-    wanted: str, *, by: str, overlap: dt.timedelta, days: int | None = None
+    wanted: str,
+    *,
+    by: str,
+    overlap: dt.timedelta,
+    days: int | None = None,
+    key: UUID | None = None,
 ) -> tuple[ApiToken, str]:
     """A new token in the place of the valid one with this id or (only) name, and its text.
 
     The old one ends after `overlap`, or earlier if it would anyway; until then both are good. The
-    new one has its rights, and lasts `days`, or as long as the old one was made for. Raises
-    NotFound, and InvalidInput for an overlap out of 0 to 30 days or a name that several have.
+    new one has its rights and its owner, and lasts `days`, or as long as the old one was made for.
+    `key` as of `make_token`. Raises NotFound, AlreadySettled, and InvalidInput for an overlap out
+    of 0 to 30 days or a name that several have.
     """
     if not dt.timedelta() <= overlap <= MAX_OVERLAP:
         raise InvalidInput("overlap", "takes 0 to 720 hours.")
@@ -108,6 +125,7 @@ def rotate_token(
         lives = old.expires_at - old.created_at if old.expires_at else None
         row, text = make_token(
             old.name, old.scopes, created_by=by, lanes=old.lanes, payload=old.payload,
+            owner=old.owner, key=key,
             days=days if days or lives is None else max(1, round(lives / dt.timedelta(days=1))),
         )  # fmt: skip
         ends = row.created_at + overlap
@@ -154,6 +172,18 @@ def revoke_token(token_id: UUID, *, by: str) -> bool:
     return True
 
 
+def find_principal(actor: str) -> str:
+    """Who stands behind an actor (`user:3`, `token:ID`): of a token with an owner that one."""
+    kind, _, text = actor.partition(":")
+    if kind != "token":
+        return actor
+    try:
+        owner = ApiToken.objects.filter(pk=UUID(text)).values_list("owner", flat=True).first()
+    except ValueError:
+        return actor
+    return owner or actor
+
+
 def name_row(row: ApiToken) -> str:
     """The token as actors and targets are written: `token:ID`."""
     return f"token:{row.pk}"
@@ -166,6 +196,7 @@ def describe_token(row: ApiToken) -> dict[str, Any]:
         "scopes": row.scopes,
         "lanes": row.lanes,
         "payload": row.payload,
+        "owner": row.owner,
         "expires_at": row.expires_at.isoformat() if row.expires_at else None,
     }
 

@@ -110,6 +110,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "view-new": ("GET", READ), "view-act": ("POST", READ),
     "bulks": ("GET", READ), "bulk-new": ("GET", OPERATE), "bulk": ("GET", READ),
     "bulk-stop": ("POST", OPERATE), "bulk-export": ("GET", READ),
+    "tokens": ("GET", READ), "token-new": ("GET", ADMIN), "token-act": ("GET", ADMIN),
 }  # fmt: skip
 """Every page by its name: how it is asked for, and the scope it takes."""
 
@@ -154,6 +155,7 @@ class World:
     submitter: User
     view: SavedView
     bulk: BulkOperation
+    token: ApiToken
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -163,6 +165,7 @@ class World:
             "rule_id": self.rule.pk, "upload_id": self.upload.pk, "effect_id": 1, "seq": 2,
             "owner": OWNER, "view_id": self.view.pk, "message_id": 1, "index": 0, "kind": "csv",
             "bulk_id": self.bulk.pk,
+            "token_id": self.token.pk,
         }  # fmt: skip
 
 
@@ -197,6 +200,9 @@ def make_world(workflow: Workflow, submitter: User) -> World:
     bulk, _ = make_operation("cancel", Selection(ids=(task.pk,)), actor=actor)
     saved_row = Artifact.objects.get(pk=saved.id)
     return World(task, asked, saved_row, rule, upload, submitter, view, bulk)
+    token, _ = make_token("worlds", [READ], created_by="cli:test")
+    kept = Artifact.objects.get(pk=saved.id)
+    return World(task, asked, kept, rule, upload, submitter, view, token)
 
 
 def make_person(role: str, name: str, **reach: Any) -> User:
@@ -377,7 +383,8 @@ def _fill_pages(world: World) -> Iterator[tuple[str, str]]:
     for path, name in list_routes():
         if name in PAGES and not path.startswith("api/"):
             words = {"workflow": "three", "act": "cancel", "alert-act": "replay",
-                     "worker-act": "drain", "view-act": "pin"}  # fmt: skip
+                     "worker-act": "drain", "view-act": "pin",
+                     "token-act": "revoke"}  # fmt: skip
             filled = path
             for key, value in {**world.keys, "name": words.get(name, "")}.items():
                 for kind in ("uuid", "str", "int", "slug"):

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import transaction
 from django.http import Http404, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from dashboard import charts, words
+from dashboard import flows
 from dashboard.access import ROLE_NAMES, PageRequest, allow
 from dashboard.htmx import render_page
-from dashboard.overview import list_workflow_rows
 from dashboard.start import PREFIX, StartForm, make_token
-from dashboard.templatetags.longwatch import read_server_time
-from ledger import conf, queries
+from ledger import queries, sql
 from ledger.access import READ, SUBMIT
 from ledger.api.edge import audit_error
 from ledger.errors import IdempotencyConflict, InvalidInput, LedgerError, UnknownWorkflow
+from ledger.models import Task
+from ledger.queries.estimates import RUNS_READ
+from ledger.queries.runs import sample_runs
 from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow
 
@@ -32,20 +34,16 @@ class SeeOther(HttpResponseRedirect):
 @require_safe
 @allow(READ)
 def show_workflows(request: PageRequest) -> HttpResponseBase:
-    """Every version that is known, with what its tasks did in the last 24 hours."""
-    span = charts.make_span("24h", read_server_time())
-    rows = list_workflow_rows(
-        queries.list_ended(span.seconds), queries.list_unfinished(), span, limit=1_000
-    )
-    did = {(row["name"], row["version"]): row for row in rows}
-    known = [
-        row | {"did": did.pop((row["name"], row["version"]), None)}
-        for row in queries.list_workflows()
-    ]
+    """Every version that is known, with what its tasks did in the last days."""
+    fleet = queries.load_fleet()
+    known, unfinished = queries.list_workflows(fleet), queries.list_unfinished()
+    ended = queries.list_ended(flows.DAYS * 86_400.0)
     context = {
         "section": "workflows",
-        "known": known,
-        "orphans": [row for row in did.values() if row["unfinished"]],
+        "known": flows.list_versions(known, ended, unfinished, fleet),
+        "orphans": flows.list_orphans(known, unfinished),
+        "sampled": len(ended) if len(ended) >= queries.COUNT_CAP else 0,
+        "days": flows.DAYS,
         "may_start": SUBMIT in request.scopes,
     }
     return render_page(request, "dashboard/workflows.html", context)
@@ -65,7 +63,44 @@ def show_workflow(request: PageRequest, name: str) -> HttpResponseBase:
     if SUBMIT not in request.scopes:
         context = {"needed": ROLE_NAMES[SUBMIT]}
         return render(request, "dashboard/forbidden.html", context, status=403)
-    return start_task(request, workflow)
+    checks = request.POST.get("do") == "check"
+    return check_start(request, workflow) if checks else start_task(request, workflow)
+
+
+def check_start(request: PageRequest, workflow: Workflow) -> HttpResponseBase:
+    """The dry run: everything that starting it would look at, and then nothing of it is kept.
+
+    A chosen file is not stored, so only its name and that it is there are looked at.
+    """
+    form = StartForm(request.POST.dict(), request.FILES, workflow=workflow)
+    if not form.is_valid():
+        return render_workflow(request, workflow, form, 422)
+    try:
+        with sql.atomic():
+            task, made = submit_form(request, workflow, form, {})
+            transaction.set_rollback(True)
+    except LedgerError as error:
+        note_refusal(form, error)
+        return render_workflow(request, workflow, form, error.status)
+    return render_workflow(request, workflow, form, checked={"task": task, "made": made})
+
+
+def submit_form(
+    request: PageRequest, workflow: Workflow, form: StartForm, stored: dict[str, str]
+) -> tuple[Task, bool]:
+    """The task of a form that is valid, and whether it is new. Raises what the ledger refuses."""
+    given = form.cleaned_data
+    return submit_task(
+        workflow=workflow,
+        input=form.collect_input(stored),
+        actor=request.actor,
+        version=workflow.version,
+        key=given["key"] or f"form:{given['token']}",
+        title=given["title"],
+        lane=given["lane"],
+        priority=given["priority"],
+        tags=form.list_tags(),
+    )
 
 
 def start_task(request: PageRequest, workflow: Workflow) -> HttpResponseBase:
@@ -73,19 +108,9 @@ def start_task(request: PageRequest, workflow: Workflow) -> HttpResponseBase:
     form = StartForm(request.POST.dict(), request.FILES, workflow=workflow)
     if not form.is_valid():
         return render_workflow(request, workflow, form, 422)
-    given = form.cleaned_data
     try:
-        task, _ = submit_task(
-            workflow=workflow,
-            input=form.collect_input(form.store_uploads(str(request.actor))),
-            actor=request.actor,
-            version=workflow.version,
-            key=given["key"] or f"form:{given['token']}",
-            title=given["title"],
-            lane=given["lane"],
-            priority=given["priority"],
-            tags=form.list_tags(),
-        )
+        stored = form.store_uploads(str(request.actor))
+        task, _ = submit_form(request, workflow, form, stored)
     except LedgerError as error:
         audit_error(request, error)
         note_refusal(form, error)
@@ -111,32 +136,32 @@ def note_refusal(form: StartForm, error: LedgerError) -> None:
 
 
 def render_workflow(
-    request: PageRequest, workflow: Workflow, form: StartForm, status: int = 200
+    request: PageRequest,
+    workflow: Workflow,
+    form: StartForm,
+    status: int = 200,
+    checked: dict[str, Any] | None = None,
 ) -> HttpResponse:
-    """The page of one version."""
-    known = [row for row in queries.list_workflows() if row["name"] == workflow.name]
+    """The page of one version; `checked` is what a dry run found."""
+    fleet, unfinished = queries.load_fleet(), queries.list_unfinished()
+    known = [row for row in queries.list_workflows(fleet) if row["name"] == workflow.name]
+    under_way = flows.count_on_versions(unfinished, workflow.name)
+    runs = sample_runs(workflow.name, workflow.version)
     context: dict[str, Any] = {
         "section": "workflows",
         "workflow": workflow,
-        "known": known,
+        "known": [row | {"under_way": under_way.get(row["version"], 0)} for row in known],
+        "active": flows.find_active(workflow.name, fleet),
         "workers": sum(row["workers"] for row in known if row["version"] == workflow.version),
-        "bounds": describe_bounds(workflow),
+        "bounds": flows.describe_bounds(workflow),
+        "policies": flows.list_policies(workflow),
+        "runs": runs,
+        "steps": flows.show_steps(workflow, runs),
+        "questions": flows.show_questions(runs),
+        "looked": RUNS_READ,
         "form": form,
+        "checked": checked,
         "may_start": SUBMIT in request.scopes,
         "role": ROLE_NAMES[SUBMIT],
     }
     return render_page(request, "dashboard/workflow.html", context, status=status)
-
-
-def describe_bounds(workflow: Workflow) -> dict[str, Any]:
-    """The limits of a task of this workflow: its own, else the site's."""
-    site, own = conf.load(), workflow.limits
-    cost = conf.parse_money(site.limit_cost) if own.cost_nano is None else own.cost_nano
-    return {
-        "units": own.units or site.limit_units,
-        "tokens": own.tokens or site.limit_tokens,
-        "cost": words.say_money(cost),
-        "wall": own.wall or site.wall_seconds,
-        "repairs": site.max_repairs if workflow.max_repairs is None else workflow.max_repairs,
-        "reclaims": site.max_reclaims,
-    }

@@ -199,7 +199,7 @@ class TokenAdmin(RecordAdmin):
     hidden = ("digest",)
     actions = ("rotate_tokens", "revoke_tokens")
     list_display = ("name", "scopes", "lanes", "payload", "created_by", "created_at",
-                    "expires_at", "last_used_at", "revoked_at")  # fmt: skip
+                    "expires_at", "last_used_at", "owner", "revoked_at")  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """All columns: there are few tokens, and their scopes are short."""

@@ -181,9 +181,9 @@ def list_workers(limit: int = DEFAULT_LIMIT) -> Page[dict[str, Any]]:
     return Page([_show_worker(row, held.get(row.owner, []), line) for row in rows])
 
 
-def list_workflows() -> list[dict[str, Any]]:
+def list_workflows(fleet: Fleet | None = None) -> list[dict[str, Any]]:
     """Every workflow version that this process or a live worker knows."""
-    fleet = load_fleet()
+    fleet = fleet or load_fleet()
     here = {(wf.name, wf.version): wf for wf in registry.all_workflows()}
     keys = sorted(here.keys() | fleet.knows.keys())
     return [_show_workflow(key, here.get(key), fleet.knows.get(key)) for key in keys]

@@ -24,6 +24,7 @@ from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Approval, ApprovalVote, Task
 from ledger.models import approvals as kinds
 from ledger.queries import require_payload
+from ledger.tokens import find_principal
 from ledger.transitions.moves import lock_if_free, lock_task, move_task, update_row
 from ledger.transitions.overdue import escalate_question, find_request
 from ledger.transitions.values import list_misfits
@@ -182,9 +183,8 @@ def _check_answer(
     if digest != request.digest:
         raise DigestMismatch
     _check_person(request, task, actor)
-    if ApprovalVote.objects.filter(
-        approval=request, by=str(actor), voided_at__isnull=True
-    ).exists():
+    votes = ApprovalVote.objects.filter(approval=request, voided_at__isnull=True)
+    if find_principal(str(actor)) in map(find_principal, votes.values_list("by", flat=True)):
         raise ApprovalClosed("voted on", str(actor))
     for field, value in (("values", values), ("comment", comment)):
         try:
@@ -204,8 +204,10 @@ def _check_person(request: Approval, task: Task, actor: Actor) -> None:
     if not is_assigned(str(actor), request.assignees):
         names = ", ".join(request.assignees or ())
         raise NotAllowed(f"This question is for {names}; ask one of them.")
-    if not request.self_approval and str(actor) == find_submitter(task):
+    if request.self_approval:
+        return
+    if find_principal(str(actor)) == find_principal(find_submitter(task)):
         raise NotAllowed(
-            "Nobody answers for what they submitted themselves; another person or token may, "
-            "or the workflow says self_approval=True."
+            "Nobody answers for what they submitted, themselves or by a token of theirs; another "
+            "person or token may, or the workflow says self_approval=True."
         )

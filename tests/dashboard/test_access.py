@@ -21,9 +21,10 @@ FILL: dict[str, Any] = {
     "task_id": UUID(int=7), "approval_id": UUID(int=7), "artifact_id": UUID(int=7),
     "rule_id": UUID(int=7), "owner": "host:1:b", "view_id": UUID(int=7),
     "bulk_id": UUID(int=7),
+    "token_id": UUID(int=7),
     "seq": 1, "kind": "csv", "index": 0, "name": "cancel",
 }  # fmt: skip
-POSTED = {"answer", "undo", "alert-act", "view-act", "bulk-stop"}
+POSTED = {"answer", "undo", "alert-act", "view-act", "bulk-stop", "lane-act"}
 
 
 def list_routes() -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from ledger.bulk.making import make_operation
 from ledger.bulk.selecting import Selection
 from ledger.events import Actor
 from ledger.models import Task
+from ledger.tokens import make_token
 from ledger.transitions.outputs import edit_output
 from ledger.workflows import Workflow
 from tests.alerts.kit import make_rule
@@ -80,11 +81,13 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
     edit = edited.outputs.get(fence=0).seq
     parent = submit(three, priority=100)
     spawn(claim(three), three, 3)
+    token, _ = make_token("nightly", ["read"], created_by="user:1", owner="user:1")
     keys: dict[str, list[list[Any]]] = {
         "workflow": [[three.name]], "task": [[task.id], [edited.id], [parent.id]],
         "outputs": [[task.id], [edited.id]], "output": [[task.id, seq], [edited.id, edit]],
         "events": [[task.id]], "handoff": [[task.id]], "log": [[task.id]],
         "transcript": [[task.id]],
+        "token-act": [[token.pk, "rotate"], [token.pk, "revoke"]],
         "worker-act": [[OWNER, "drain"], [OWNER, "declare-dead"]],
         "act": [[task.id, name] for name in ACTIONS if name != "edit"],
         "approval": [[asked.id]], "alert": [[rule.id]], "approval-file": [[asked.id, 0]],

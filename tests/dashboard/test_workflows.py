@@ -221,7 +221,7 @@ def test_the_list_counts_what_runs_and_what_nobody_knows(
     make_worker(three)
     text = operator.get("/workflows/").content.decode()
     card = next(one for one in text.split('<li class="grp">') if ">three</a>" in one)
-    assert re.findall(r'<dd class="num">(?:<a[^>]*>)?([^<]+)<', card)[:3] == ["1", "1", "0"]
+    assert re.findall(r'<dd class="num">(?:<a[^>]*>)?([^<]+)<', card)[:3] == ["1", "1", "100%"]
     assert "Takes orders." in text
     assert "no worker" in text
     assert "forgotten version 1</u></a>, 1 unfinished" in text

@@ -7,6 +7,7 @@ from argparse import ArgumentTypeError
 from typing import Any
 from uuid import UUID
 
+from django.contrib.auth import get_user_model
 from django.core.management.base import CommandError, CommandParser
 
 from ledger.access import TOKEN_SCOPES
@@ -21,6 +22,17 @@ def read_hours(text: str) -> dt.timedelta:
     if not (number.isascii() and number.isdigit() and len(number) < 6 and unit in {"h", "d"}):
         raise ArgumentTypeError(f"{text!r} is no span of time; write 24h or 2d")
     return dt.timedelta(hours=int(number)) if unit == "h" else dt.timedelta(days=int(number))
+
+
+def find_owner(name: str | None) -> str:
+    """`user:3` of a person's name; empty for none. Raises CommandError."""
+    if not name:
+        return ""
+    users: Any = get_user_model()
+    key = users._default_manager.filter(**{users.USERNAME_FIELD: name}).values_list("pk").first()
+    if key is None:
+        raise CommandError(f"There is no person {name}.")
+    return f"user:{key[0]}"
 
 
 def describe_rights(row: ApiToken) -> str:
@@ -52,6 +64,10 @@ class Command(LedgerCommand):
         create.add_argument(
             "--no-payload", action="store_true", help="it is shown statuses and times, no contents"
         )
+        create.add_argument(
+            "--owner", metavar="USERNAME", help="the person it works for: neither answers "
+            "what the other submitted",
+        )  # fmt: skip
         rotate = commands.add_parser("rotate", help="make another in its place and show it, once")
         rotate.add_argument("token", metavar="NAME/ID", help="a valid token")
         rotate.add_argument(
@@ -76,6 +92,7 @@ class Command(LedgerCommand):
             days=options["days"],
             lanes=None if options["lane"] is None else options["lane"].split(","),
             payload=not options["no_payload"],
+            owner=find_owner(options["owner"]),
         )
         self._show_new(row, text)
 
