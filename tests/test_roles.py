@@ -199,10 +199,8 @@ def make_world(workflow: Workflow, submitter: User) -> World:
     view = save_view("shared", ViewDraft(), actor, shared=True)
     bulk, _ = make_operation("cancel", Selection(ids=(task.pk,)), actor=actor)
     saved_row = Artifact.objects.get(pk=saved.id)
-    return World(task, asked, saved_row, rule, upload, submitter, view, bulk)
     token, _ = make_token("worlds", [READ], created_by="cli:test")
-    kept = Artifact.objects.get(pk=saved.id)
-    return World(task, asked, kept, rule, upload, submitter, view, token)
+    return World(task, asked, saved_row, rule, upload, submitter, view, bulk, token)
 
 
 def make_person(role: str, name: str, **reach: Any) -> User:
