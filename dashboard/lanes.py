@@ -79,7 +79,7 @@ def show_lane(lane: dict[str, Any]) -> dict[str, Any]:
         bounds.append(f"{lane['rate']} units a {lane['per']}{burst}")
     used = lane["used"] or {}
     budgets = [
-        f"{used[one]} of {lane[one]} {text}"
+        f"{_group(used[one])} of {_group(lane[one])} {text}"
         for one, text in _BUDGETS.items()
         if lane[one] is not None
     ]
@@ -87,6 +87,10 @@ def show_lane(lane: dict[str, Any]) -> dict[str, Any]:
         "look": _choose_look(lane), "bounds": bounds, "budgets": budgets,
         "more_queued": lane["queued"] >= COUNT_CAP,
     }  # fmt: skip
+
+
+def _group(amount: int | str) -> str:
+    return f"{amount:,}" if isinstance(amount, int) else amount
 
 
 def _choose_look(lane: dict[str, Any]) -> words.Look:
