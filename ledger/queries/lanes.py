@@ -49,7 +49,7 @@ def _count_running() -> dict[str, int]:
 def _count_queued(names: Sequence[str]) -> dict[str, tuple[int, Any]]:
     """Lane -> how many tasks are queued, up to COUNT_CAP, and since when the oldest of them is."""
     one = f"""SELECT %s, count(*), min(available_at) FROM (SELECT available_at FROM longwatch_task
-      WHERE status = '{states.QUEUED}' AND lane = %s LIMIT {COUNT_CAP}) AS some"""
+      WHERE status = '{states.QUEUED}' AND lane = %s LIMIT {COUNT_CAP}) AS waiting"""
     if not names:
         return {}
     with connection.cursor() as cursor:

@@ -127,9 +127,10 @@ def test_a_cap_is_never_passed(flow: Workflow) -> None:
     assert len(held) == 2
     submit(flow, lane="other")
     assert [one.lane for one in claim_all(2)] == ["other"], "a full lane stands in nobody's way"
-    engine = Engine(held[0].owner)
-    after = run_attempt(engine, held[0])
-    assert after is not None, "its own place is free to the task that gives way"
+    own = held[0].task_id
+    after = run_attempt(Engine(held[0].owner), held[0])
+    assert after is not None
+    assert after.task_id != own, "its own place goes to one that waited"
     assert claim_all(2) == []
     holder.release_task(after, why="test")
     assert len(claim_all(2)) == 1
