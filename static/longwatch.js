@@ -18,6 +18,7 @@
     if (!live) return;
     live.hidden = !document.querySelector(POLLED);
     live.classList.toggle("is-off", paused || signedOut || failures > 0);
+    root.toggleAttribute("data-stale", failures >= 3);
   }
 
   function setLiveText(text) {
