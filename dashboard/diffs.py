@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import re
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ are cubic: without these a page of 5,000 such lines took 11 s, with them 0.3 s."
 
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,\d+)? \+(\d{1,9})(?:,\d+)? @@", re.ASCII)
 _WORDS = re.compile(r"\w+|\s+|.")
+
+CONTEXT = 2
+"""Lines around a change."""
 
 type Part = tuple[bool, str]
 
@@ -121,3 +125,10 @@ def mark_pair(old: Line, new: Line, before: list[str], after: list[str]) -> tupl
         dataclasses.replace(old, parts=tuple(gone)),
         dataclasses.replace(new, parts=tuple(come)),
     )
+
+
+def compare_texts(before: str, after: str) -> tuple[Line, ...]:
+    """The lines of the change, with some around it; none if there is none."""
+    old, new = before.splitlines(), after.splitlines()
+    lines = list(difflib.unified_diff(old, new, lineterm="", n=CONTEXT))
+    return mark_diff("\n".join(lines[2:])) if lines else ()

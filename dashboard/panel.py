@@ -7,6 +7,7 @@ from typing import Any
 
 from dashboard import past, words
 from dashboard.evaluations import read_evaluation
+from dashboard.transcript import tell_turn
 from dashboard.wish import Wish
 from ledger import registry, states
 from ledger.errors import LedgerError
@@ -54,6 +55,7 @@ def open_panel(
         "unit": unit,
         "edit": edit,
         "evaluation": read_evaluation(unit["shown_output"]) if unit else [],
+        "turn": tell_turn(unit["shown_output"]) if unit else None,
         "missing": bool(wish.unit or wish.step) and unit is None,
         "tries": task["status"] in states.WALL_RUNS,
         "retries": count_retries(task, step),

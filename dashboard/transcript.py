@@ -8,8 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from dashboard import shown, words
+from dashboard.diffs import compare_texts
 from dashboard.templatetags.longwatch import write_json
 from ledger import transcripts
+from ledger.turns import KEY, shorten_turn
 
 FRAME = "A person who watches this task says:\n\n"
 """What ledger.agents puts before a message."""
@@ -193,6 +195,7 @@ def _show_part(part: dict[str, Any]) -> dict[str, Any]:
         args = _write_args(part.get("args"))
         return {
             "kind": "call", "tool": str(part.get("tool_name")), "result": None,
+            "change": _show_change(part),
             "id": str(part.get("tool_call_id")), "body": clip(args),
             "short": len(args) <= FIRST and "\n" not in args,
         }  # fmt: skip
@@ -206,6 +209,38 @@ def _show_part(part: dict[str, Any]) -> dict[str, Any]:
     if kind == "file":
         return {"kind": "file", "name": "File", "body": clip(_write(content))}
     return {"kind": "other", "name": kind or "Unknown part", "body": clip(_write(part))}
+
+
+EDITS = {"edit_file": ("old", "new"), "write_file": ("", "text")}
+"""Tools that change a file: their arguments with the text before and after."""
+
+
+def _show_change(part: dict[str, Any]) -> dict[str, Any] | None:
+    """What a call would change in a file, line by line; None for any other call."""
+    args = part.get("args")
+    if isinstance(args, str):
+        try:
+            args = json.loads(args)
+        except ValueError:
+            return None
+    names = EDITS.get(str(part.get("tool_name")))
+    if names is None or not isinstance(args, dict):
+        return None
+    before, after = (args.get(name, "") if name else "" for name in names)
+    whole = isinstance(before, str) and isinstance(after, str) and len(before + after) <= SHOWN
+    lines = compare_texts(before, after) if whole else ()
+    return {"path": str(args.get("path")), "lines": lines} if lines else None
+
+
+def tell_turn(output: Any) -> dict[str, Any] | None:
+    """What an agent's unit said and called, in few words; None for any other output."""
+    told = shorten_turn(output)
+    if told is output:
+        return None
+    short = told[KEY]
+    texts = [one for one in short.get("said", ()) if isinstance(one, str) and one]
+    said = "\n\n".join([*texts, *([str(short["summary"])] if short.get("summary") else [])])
+    return {"said": clip(said), "called": [clip(one)["first"] for one in short.get("called", ())]}
 
 
 def _show_decision(turn: dict[str, Any], call_id: str, called: Mapping[str, str]) -> dict[str, Any]:

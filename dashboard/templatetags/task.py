@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 
 from dashboard import times
 from dashboard.rich_text import reveal_controls
-from dashboard.templatetags.longwatch import read_server_time, say_span, write_json
+from dashboard.templatetags.longwatch import DASH, duration, read_server_time, say_span, write_json
 from dashboard.wish import Wish
 
 register = template.Library()
@@ -78,6 +78,12 @@ def countdown(until: dt.datetime) -> SafeString:
         '<time datetime="{}" title="{}" data-time="left">{}</time>',
         times.localize(until).isoformat(timespec="milliseconds"), times.write_exact(until), text,
     )  # fmt: skip
+
+
+@register.filter
+def since(moment: dt.datetime | None) -> str:
+    """How long ago, in words: '8.2 s'."""
+    return duration(read_server_time() - moment) if moment else DASH
 
 
 @register.filter

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
+from typing import Any
 from uuid import UUID
 
 from django.http import HttpResponseBase
 from django.views.decorators.http import require_safe
 
 from dashboard.access import PageRequest, allow
-from dashboard.diffs import Line, mark_diff
+from dashboard.diffs import compare_texts
 from dashboard.htmx import render_page
 from ledger import queries
 from ledger.access import READ
@@ -17,8 +17,6 @@ from ledger.handoff import build_handoff, count_tokens
 from ledger.queries.paging import read_seq
 
 SHOWN = 50
-CONTEXT = 2
-"""Lines around a change."""
 
 
 @require_safe
@@ -41,13 +39,12 @@ def show_handoff(request: PageRequest, task_id: UUID) -> HttpResponseBase:
         "sent": sent,
         "told": told,
         "chosen": chosen,
-        "changes": {"lines": compare(before, text), "path": "it"} if before and text else None,
+        "changes": {"lines": compare_texts(before, text), "path": "it"}
+        if before and text
+        else None,
     }
     return render_page(request, "dashboard/handoff.html", context)
 
 
-def compare(before: str, after: str) -> tuple[Line, ...]:
-    """The lines of the change, none if there is none."""
-    old, new = before.splitlines(), after.splitlines()
-    lines = list(difflib.unified_diff(old, new, lineterm="", n=CONTEXT))
-    return mark_diff("\n".join(lines[2:])) if lines else ()
+def _compare(before: str, after: str) -> dict[str, Any]:
+    return {"lines": compare_texts(before, after), "path": "it"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
@@ -21,6 +22,7 @@ from ledger import conf, queries, registry, states
 from ledger.access import OPERATE, PAYLOAD, READ
 from ledger.errors import UnknownWorkflow
 from ledger.models import Task
+from ledger.queries.spans import WORK
 
 TEMPLATE = "dashboard/task.html"
 EVENTS_SHOWN = 20
@@ -138,6 +140,8 @@ def load_moving(row: Task, wish: Wish) -> dict[str, Any]:
             timeline, task, names, units, record, wish, before.steps if before else None
         ),
         "workers": past.count_workers(timeline),
+        "worked": sum((one.took for one in timeline.spans if one.kind in WORK), dt.timedelta()),
+        "elapsed": timeline.end - task["created_at"],
         "recovered": len(timeline.recoveries),
         "asked": asked,
         "open_question": next((one for one in asked if one["status"] == "open"), None),

@@ -333,3 +333,40 @@ def test_the_same_call_that_fails_or_brings_the_same_three_times_is_named(
     assert not any("circles" in page for page in pages), "what changes may be asked again"
     pages = [play(7 + n, "door", "shut") for n in range(3)]
     assert "brought the same 3 times" in pages[2]
+
+
+def test_a_change_of_a_file_is_read_line_by_line(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    edit = json.dumps({"path": "a/b.py", "old": f"one\n{EVIL}\nthree", "new": "one\ntwo\nthree"})
+    store_turn(
+        claim(three), three, 0,
+        say({"part_kind": "text", "content": "**Mending** it"}, call("edit_file", edit, "c1"),
+            call("write_file", '{"path": "new.txt", "text": "a line"}', "c2"),
+            call("edit_file", '{"path": "cut', "c3"), call("edit_file", '["no", "names"]', "c4")),
+        say(give("edit_file", "done", "c1"), kind="request"),
+    )  # fmt: skip
+    page = operator.get(reverse("dashboard:transcript", args=[task.pk])).content.decode()
+    assert page.count('<table class="diff"') == 2
+    assert "<script>alert" not in page
+    text = read(operator, task)
+    for told in ("a/b.py", "removed", "+ added two", "new.txt", "+ added a line",
+                 'edit_file {"path": "cut', '["no", "names"]'):  # fmt: skip
+        assert told in text, told
+    assert "one\\\\n" not in text
+
+
+def test_the_last_output_of_an_agent_can_be_read(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    args = {"path": "x.py", "old": "a", "new": "b"}
+    store_turn(
+        claim(three), three, 0,
+        say({"part_kind": "text", "content": f"**Mending** it {EVIL}"},
+            call("edit_file", json.dumps(args), "c1")),
+    )  # fmt: skip
+    page = operator.get(reverse("dashboard:task", args=[task.pk])).content.decode()
+    panel = page[page.index('id="task-panel"') : page.index('id="panel-stored"')]
+    assert "<strong>Mending</strong>" in panel
+    assert "<script>alert" not in panel
+    assert "edit_file {" in panel
+    assert f"{reverse('dashboard:transcript', args=[task.pk])}?before=" in panel
+    assert "&quot;part_kind&quot;" not in panel
