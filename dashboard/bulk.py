@@ -11,8 +11,7 @@ from django.http import QueryDict
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
-from dashboard import words
-from dashboard.views import tasks
+from dashboard import listing, words
 from ledger import states
 from ledger.bulk.selecting import MAX_ITEMS, Preview, Selection, read_ids
 from ledger.errors import InvalidInput
@@ -117,11 +116,11 @@ def read_chosen(given: QueryDict) -> Chosen:
 
 
 def _read_pairs(given: QueryDict) -> tuple[tuple[str, str], ...]:
-    entry = tasks.read_entry(given.get("q", ""))
+    entry = listing.read_entry(given.get("q", ""))
     found = [
-        (key, text) for key in tasks.KEYS for text in dict.fromkeys(given.getlist(key)) if text
+        (key, text) for key in listing.KEYS for text in dict.fromkeys(given.getlist(key)) if text
     ]
-    pairs, wrong = tasks.check_filters([*found, *entry.typed])
+    pairs, wrong = listing.check_filters([*found, *entry.typed])
     if problems := entry.problems + wrong:
         raise InvalidInput("filter", " ".join(problems))
     return (*pairs, *([("q", entry.words)] if entry.words else []))

@@ -17,8 +17,8 @@ from dashboard.access import PageRequest, allow
 from dashboard.bulk import DEEDS, EXPORT, OPERATIONS, OUTCOMES, Chosen, read_chosen
 from dashboard.bulk_forms import FORMS, BulkForm
 from dashboard.htmx import find_unchanged, render_page
+from dashboard.listing import list_chips
 from dashboard.templatetags.longwatch import read_server_time
-from dashboard.views.tasks import list_chips
 from dashboard.views.workflows import SeeOther
 from dashboard.words import LOOKS
 from ledger import queries

@@ -33,6 +33,12 @@ EACH = sorted(states.STATUSES, key=lambda status: status == states.QUEUED)
 """Queued last, as the others are made of what is queued."""
 
 
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn ends by its number of items, however slow the machine is."""
+    monkeypatch.setattr(doing, "TURN_SECONDS", 600.0)
+
+
 def choose(tasks: Iterable[Task]) -> Selection:
     return Selection(ids=tuple(task.pk for task in tasks))
 
