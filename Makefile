@@ -13,7 +13,7 @@ help:
 	@echo 'make chaos [DATABASE=…] [SECONDS=75] [SEED=…]   workers killed, databases broken, all checked'
 	@echo 'make proof            long chaos runs and measurements, 3 hours; adds to docs/reliability.md'
 	@echo 'make bench            how fast it is, as ratios to raw loops; writes docs/performance.md'
-	@echo 'make bench-ui [TASKS=…] what the pages take on 100,000 tasks'
+	@echo 'make bench-ui [TASKS=…] [KEEP=FOLDER]   what the pages take on 100,000 tasks; writes docs/performance.md'
 	@echo 'make check            lint, format, types, import rules, deployment checks, migrations'
 	@echo 'make format           write what `make check` asks of the format'
 	@echo 'make requirements     pin requirements/*.in anew'
@@ -40,7 +40,8 @@ bench: setup
 	@exec $(PYTHON) -m benchmarks --report docs/performance.md
 
 bench-ui: setup
-	@exec $(PYTHON) -m benchmarks.pages $(if $(TASKS),--tasks $(TASKS))
+	@exec $(PYTHON) -m benchmarks.pages $(if $(TASKS),--tasks $(TASKS),--report docs/performance.md) \
+	    $(if $(KEEP),--keep $(KEEP))
 
 check: setup
 	$(PYTHON) -m ruff check

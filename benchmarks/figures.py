@@ -20,6 +20,7 @@ type Measured = dict[tuple[str, str], list[float]]
 
 NAMES = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
 BEGIN, END = "<!-- figures: written by make bench -->", "<!-- end of figures -->"
+BEGIN_PAGES = "<!-- pages: written by make bench-ui -->"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,7 @@ def write_table(
 ) -> str:
     """Everything that was measured as Markdown, and on what."""
     lines = [
-        f"{dt.datetime.now(dt.UTC):%Y-%m-%d}, commit {_read_commit()}, "
+        f"{write_stamp()}, "
         f"{options.rounds} rounds of {options.tasks} tasks x {options.steps} steps, "
         f"{minutes:.1f} minutes. {describe_machine()}. "
         + ", ".join([*versions, *_list_versions()])
@@ -106,13 +107,18 @@ def _write_row(name: str, label: str, words: str, form: str, values: list[float]
     return f"| {words} | {form.format(middle)} | {spread} | {TARGETS.get((name, label), '')} |"
 
 
-def put_into(page: Path, text: str) -> None:
-    """Replace the figures between the page's two marks; the rest of it is written by hand."""
-    before, mark, rest = page.read_text().partition(BEGIN)
+def put_into(page: Path, text: str, begin: str = BEGIN) -> None:
+    """Replace what stands between the line `begin` and the next END. Raises ValueError."""
+    before, mark, rest = page.read_text().partition(begin)
     _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise ValueError(f"{page} lacks the line {BEGIN!r} or {END!r}")
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    if not (mark and end):
+        raise ValueError(f"{page} lacks the line {begin!r} or {END!r}")
+    page.write_text(f"{before}{begin}\n{text}\n{END}{after}")
+
+
+def write_stamp() -> str:
+    """When, and of which commit."""
+    return f"{dt.datetime.now(dt.UTC):%Y-%m-%d}, commit {_read_commit()}"
 
 
 def _read_commit() -> str:

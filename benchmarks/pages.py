@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ TARGETS = {"overview": 150, "list": 120, "detail": 150, "approval": 100, "search
 POLL_MS, POLL_BYTES = 5, 300
 """Of a poll that finds nothing new."""
 PART = {"HX-Request": "true"}
+POLLED = ("overview", "list", "approvals", "stalled", "workers", "waiting detail", "running detail")
 
 
 def main() -> int:
@@ -39,6 +40,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--keep", type=Path, help="a folder: what is filled is used again")
     parser.add_argument("--fill", action="store_true", help="only fill it, measure nothing")
+    parser.add_argument("--report", type=Path, help="the page whose table is written anew")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
@@ -56,7 +58,10 @@ def main() -> int:
         found = json.loads(
             run(environment, "-m", "benchmarks.pages", "--inside", "--rounds", str(options.rounds))
         )
-        print(write_table(found, about))
+        table = write_table(found, f"{figures.write_stamp()}: {about}, {options.rounds} rounds")
+        print(table)
+        if options.report:
+            figures.put_into(options.report, table, figures.BEGIN_PAGES)
     missed = find_missed(found)
     for line in missed:
         print(f"MISSED: {line}")
@@ -117,32 +122,68 @@ def measure_pages(rounds: int) -> dict[str, dict[str, float]]:
 
 
 def _measure(rounds: int) -> dict[str, dict[str, float]]:
-    from django.db import connection
-    from django.test.utils import CaptureQueriesContext
-
-    client, pages = _sign_in(), _list_pages()
-    polls = {f"poll of {name}": (pages[name], PART | {"HX-PTag": _find_tag(client, pages[name])})
-             for name in ("list", "waiting detail")}  # fmt: skip
-    asked: dict[str, tuple[str, dict[str, str]]] = {"bare": ("/bare/", {})}
-    asked |= {name: (path, {}) for name, path in pages.items()} | polls
-    took: dict[str, list[float]] = {name: [] for name in asked}
-    found: dict[str, dict[str, float]] = {}
-    for name, (path, headers) in asked.items():
-        with CaptureQueriesContext(connection) as queries:
-            answer = client.get(path, headers=headers)
-        expected = 304 if name in polls else 200
-        if answer.status_code != expected:
-            raise RuntimeError(f"{path} answered {answer.status_code}, not {expected}")
-        found[name] = {"queries": len(queries), "bytes": len(answer.content)}
-    for _ in range(rounds):
-        for name, (path, headers) in asked.items():
-            began = time.perf_counter()
-            client.get(path, headers=headers)
-            took[name].append((time.perf_counter() - began) * 1000)
+    client = _sign_in()
+    with _holding_one() as running:
+        pages = _list_pages() | {"running detail": running}
+        asked: dict[str, tuple[str, dict[str, str]]] = {"bare": ("/bare/", {})}
+        asked |= {name: (path, {}) for name, path in pages.items()}
+        for name in POLLED:
+            asked[f"poll of {name}"] = (pages[name], PART | {"HX-PTag": ""})
+        found = {name: _look_at(client, *one) for name, one in asked.items()}
+        took: dict[str, list[float]] = {name: [] for name in asked}
+        for _ in range(rounds):
+            for name, (path, headers) in asked.items():
+                began = time.perf_counter()
+                answer = client.get(path, headers=headers)
+                spent = (time.perf_counter() - began) * 1000
+                if "HX-PTag" in headers:
+                    headers["HX-PTag"] = answer["HX-PTag"]
+                    if answer.status_code != 304:  # a mark is good for half a minute
+                        continue
+                took[name].append(spent)
     for name, times in took.items():
         times.sort()
         found[name] |= {"p50": times[len(times) // 2], "p95": times[int(len(times) * 0.95)]}
     return found
+
+
+def _look_at(client: Any, path: str, headers: dict[str, str]) -> dict[str, float]:
+    """Queries and bytes; of a poll, once it stands."""
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    expected = 200
+    if "HX-PTag" in headers:
+        headers["HX-PTag"] = _find_tag(client, path)
+        headers["HX-PTag"] = client.get(path, headers=headers)["HX-PTag"]
+        expected = 304
+    with CaptureQueriesContext(connection) as queries:
+        answer = client.get(path, headers=headers)
+        number = len(queries)
+    if answer.status_code != expected:
+        raise RuntimeError(f"{path} answered {answer.status_code}, not {expected}")
+    return {"queries": number, "bytes": len(answer.content)}
+
+
+@contextlib.contextmanager
+def _holding_one() -> Iterator[str]:
+    """The path of a task that runs meanwhile, and is given back after."""
+    from django.urls import reverse
+
+    from ledger import sql
+    from ledger.events import Actor
+    from ledger.models import Task
+    from ledger.transitions import operators
+
+    row = Task.objects.filter(status="queued").order_by("-id")[0]
+    groups = [(row.lane, row.workflow, row.workflow_version)]
+    held = sql.claim_task("bench:1:pages", groups, 3600.0)
+    if held is None:
+        raise RuntimeError("no task could be claimed")
+    try:
+        yield reverse("dashboard:task", args=[held.task_id])
+    finally:
+        operators.retry_task(held.task_id, actor=Actor("cli", "bench"))
 
 
 def _sign_in() -> Any:
@@ -151,7 +192,7 @@ def _sign_in() -> Any:
     from django.test import Client
 
     user: Any = get_user_model()
-    person = user.objects.create_user("bench", password=os.urandom(8).hex())
+    person, _ = user.objects.get_or_create(username="bench")
     person.groups.add(Group.objects.get_or_create(name="operator")[0])
     client = Client()
     client.force_login(person)
@@ -176,7 +217,9 @@ def _list_pages() -> dict[str, str]:
         "approvals": reverse("dashboard:approvals"),
         "approval": reverse("dashboard:approval", args=[question.pk]),
         "stalled": reverse("dashboard:trouble"),
+        "workers": reverse("dashboard:workers"),
         "search": f"{tasks}?q=invoices+{middle.title.rpartition(' ')[2]}",
+        "search for nothing": f"{tasks}?q=zebra-crossing",
         "search by id": f"{tasks}?q={str(middle.pk)[-12:]}",
     }
 
@@ -188,15 +231,22 @@ def _find_tag(client: Any, path: str) -> str:
     return found[1]
 
 
+def find_bound(name: str) -> int | None:
+    """Milliseconds that p95 may be, of what has a target."""
+    if name.startswith("poll of "):
+        return POLL_MS
+    return TARGETS["search"] if name.startswith("search") else TARGETS.get(name)
+
+
 def find_missed(found: dict[str, dict[str, float]]) -> list[str]:
     """Every target that was not reached, as a sentence."""
-    missed = [
-        f"{name}: {found[name]['p95']:.0f} ms at p95, at most {bound}"
-        for name, bound in TARGETS.items() if found[name]["p95"] > bound
-    ]  # fmt: skip
+    missed = []
     for name, one in found.items():
-        if name.startswith("poll") and (one["p95"] > POLL_MS or one["bytes"] > POLL_BYTES):
-            missed.append(f"{name}: {one['p95']:.1f} ms at p95, {one['bytes']:.0f} bytes")
+        bound = find_bound(name)
+        if bound is not None and one["p95"] > bound:
+            missed.append(f"{name}: {one['p95']:.1f} ms at p95, at most {bound}")
+        if bound == POLL_MS and one["bytes"] > POLL_BYTES:
+            missed.append(f"{name}: {one['bytes']:.0f} bytes, at most {POLL_BYTES}")
     return missed
 
 
@@ -206,12 +256,13 @@ def write_table(found: dict[str, dict[str, float]], about: str) -> str:
     lines = [
         f"{about}. {figures.describe_machine()}",
         "",
-        "| page | p50 ms | p95 ms | of the bare view | queries | bytes |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| page | p50 ms | p95 ms | at most | of the bare view | queries | bytes |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, one in found.items():
         lines.append(
-            f"| {name} | {one['p50']:.1f} | {one['p95']:.1f} | {one['p95'] / bare:.1f} "
+            f"| {name} | {one['p50']:.1f} | {one['p95']:.1f} | {find_bound(name) or ''} "
+            f"| {one['p95'] / bare:.1f} "
             f"| {one['queries']:.0f} | {one['bytes']:.0f} |"
         )
     return "\n".join(lines)

@@ -16,6 +16,7 @@ from dashboard import crew
 from dashboard.access import PageRequest, allow
 from dashboard.forms import MAX_REASON
 from dashboard.htmx import find_unchanged, make_redirect, render_page
+from dashboard.polling import skip_unwritten
 from dashboard.views.actions import read_back
 from ledger.access import OPERATE, READ
 from ledger.api.edge import audit_error
@@ -28,6 +29,7 @@ SHOWN = 200
 
 @require_safe
 @allow(READ)
+@skip_unwritten(beats=True)
 def show_workers(request: PageRequest) -> HttpResponseBase:
     """The page, or for a poll the tables alone."""
     given = {name: request.GET[name][:200] for name in ("q", "state", "workflow", "old")
