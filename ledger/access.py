@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -61,14 +62,19 @@ def find_sight(user: Any) -> Sight:
     columns += [f"longwatch_preference__{name}" for name in LIKES]
     if hasattr(user, "groups"):  # a foreign user model may have none
         columns.append("groups__name")
-    found = get_user_model()._default_manager.filter(pk=user.pk)
-    rows: list[Any] = list(found.values_list(*columns))
+    rows: list[Any] = list(_select_columns(get_user_model(), tuple(columns)).filter(pk=user.pk))
     names = [name for row in rows for name in row[2 + len(LIKES) :]]
     scopes = frozenset().union(*(ROLES.get(name, ()) for name in names))
     first: list[Any] = list(rows[0]) if rows else [None, True, *(None for _ in LIKES)]
     lanes, payload, chosen = first[0], first[1], first[2 : 2 + len(LIKES)]
     likes = dict(zip(LIKES, chosen, strict=True)) if chosen[1] is not None else {}
     return dataclasses.replace(limit_sight(scopes, lanes, payload is not False), likes=likes)
+
+
+@functools.cache
+def _select_columns(users: Any, columns: tuple[str, ...]) -> Any:
+    """Never read itself; each poll asks for them, and finding the tables to join takes long."""
+    return users._default_manager.values_list(*columns)
 
 
 def limit_sight(scopes: Iterable[str], lanes: Iterable[str] | None, payload: bool) -> Sight:
