@@ -92,7 +92,7 @@ def prepare_database(cluster: Cluster, folder: Path, tasks: int) -> tuple[dict[s
     with psycopg.connect(f"{root}/{name}") as inside:
         rows: Any = inside.execute(
             "SELECT current_setting('server_version'), (SELECT sum(reltuples)::bigint "
-            "FROM pg_class WHERE relname IN ('longwatch_stepoutput', 'longwatch_event'))"
+            "FROM pg_class WHERE relname IN ('longwatch_step_output', 'longwatch_event'))"
         ).fetchone()
     filled = "kept" if there else f"filled in {time.monotonic() - began:.0f} s"
     return environment, (

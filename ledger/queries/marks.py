@@ -14,8 +14,8 @@ from ledger.calls import read_call
 from ledger.queries.fleet import count_live_seconds
 
 SECONDS = 120
-"""A mark is good for no longer: then the page is looked at anew, changed or not. That is one poll of
-24 where one comes every 5 s, so that 95 % of them stay cheap."""
+"""A mark is good for no longer: then the page is looked at anew, changed or not. That is one poll
+of 24 where one comes every 5 s, so that 95 % of them stay cheap."""
 
 
 def mark_ledger(*, beats: bool = False) -> str:
