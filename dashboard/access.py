@@ -37,6 +37,10 @@ ROLE_NAMES = {
 """The least role that holds a scope, the highest first."""
 
 
+PAGE_USER = "X-Page-User"
+"""The header in which the script of a page says for whom the page was made."""
+
+
 class PageRequest(HttpRequest):
     """A request that `allow` let through."""
 
@@ -70,6 +74,9 @@ def allow[**P](scope: str) -> Callable[[View[P]], Callable[..., HttpResponseBase
                     response = _check_scope(request, scope) or view(request, *args, **kwargs)
                 except LedgerError as error:
                     response = _explain_error(request, error)
+                except Http404:
+                    # Here, so that it is kept by no cache either: the page names who asked.
+                    response = render(request, "404.html", status=404)
                 except (DatabaseError, InterfaceError) as error:
                     if not is_outage(error):
                         raise
@@ -88,7 +95,7 @@ def _explain_error(request: Any, error: LedgerError) -> HttpResponse:
     """What a view does not answer itself: a page in words; into a part nothing is swapped."""
     audit_error(request, error)
     if error.status == 404:
-        raise Http404(str(error))
+        return render(request, "404.html", status=404)
     if wants_part(request):
         return HttpResponse(str(error), status=error.status, headers={"HX-Reswap": "none"})
     return render(request, "dashboard/refused.html", {"error": error}, status=error.status)
@@ -104,6 +111,10 @@ def _check_scope(request: Any, needed: str) -> HttpResponse | None:
         # The cookie of a session that ended goes with this answer, so the form is told by its URL.
         ended = "?ended=1" if settings.SESSION_COOKIE_NAME in request.COOKIES else ""
         return redirect_to_login(back, f"{resolve_url(settings.LOGIN_URL)}{ended}")
+    if request.headers.get(PAGE_USER, str(request.user.pk)) != str(request.user.pk):
+        # Somebody else has signed in since the page was made, in another tab of the same browser.
+        refuse_request(request, Actor("user", str(request.user.pk)), "the page of somebody else")
+        return HttpResponse(status=412)
     sight = find_sight(request.user)
     request.scopes, request.likes = sight.scopes, sight.likes
     request.actor = Actor("user", str(request.user.pk))

@@ -56,7 +56,11 @@
     showLive();
     if (!paused) pollNow();
   }
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) pollNow(); });
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return;
+    if (signedOut && find("other-user").hidden) resume(false);
+    else pollNow();
+  });
 
   // What was asked before something was sent may be older than what that brought: it is left unread,
   // its tag too, so that the next poll asks again.
@@ -70,9 +74,14 @@
 
   document.addEventListener("htmx:after:request", (event) => {
     const { status } = event.detail.ctx.response;
+    const sent = event.detail.ctx.request.method !== "GET";
     if (status === 401) {
       signedOut = true;
       leaveForLogin();
+    } else if (status === 412) {
+      showStranger();
+    } else if (status === 403 && sent && !event.detail.ctx.response.headers.get("X-Request-ID")) { // no view was asked
+      resume(true);
     } else if (status >= 500) {
       noteFailure();
     } else if (failures) {
@@ -80,18 +89,56 @@
       silentUntil = 0;
       setLiveText("Live");
     }
+    if (sent && status < 400 && find("send-again")) find("send-again").hidden = true;
     if (status === 403) say("You may not do that.");
     if (status === 404) say("It is no longer there.");
     showLive();
   });
+  // Whom the page was made for goes with every request, so that nobody acts as somebody who has
+  // signed in in another tab since.
+  document.addEventListener("htmx:config:request", (event) => {
+    if (root.dataset.user) event.detail.ctx.request.headers["X-Page-User"] = root.dataset.user;
+  });
+  function showStranger() {
+    signedOut = true;
+    find("signed-out").hidden = true;
+    find("other-user").hidden = false;
+    showLive();
+  }
+  // A sign-in makes the tokens of older forms void. Whoever is the same person again goes on with new
+  // ones; what was refused is sent by them, not by us.
+  async function resume(refused) {
+    const answer = await fetch(location.href);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const token = page.querySelector("[name=csrfmiddlewaretoken]")?.value;
+    const { user } = page.documentElement.dataset;
+    if (!user) return refused && leaveForLogin();
+    if (user !== root.dataset.user) return showStranger();
+    for (const field of document.querySelectorAll("[name=csrfmiddlewaretoken]")) field.value = token;
+    find("send-again").hidden = !refused;
+    find("signed-out").hidden = true;
+    signedOut = false;
+    showLive();
+    pollNow();
+  }
+  // What a browser kept of a page is loaded anew, unless something typed would be lost.
+  addEventListener("pageshow", (event) => {
+    if (!event.persisted) return;
+    if (isAnyTyped()) resume(false);
+    else location.reload();
+  });
+
   // The session is over: to the sign-in page and back here, unless that would lose what is typed.
+  function isAnyTyped() {
+    const isTyped = (field) => field.type === "checkbox" || field.type === "radio"
+      ? field.checked !== field.defaultChecked
+      : field.type !== "hidden" && field.type !== "search" && field.value !== field.defaultValue;
+    return [...document.querySelectorAll("main input, main textarea, #dialog input, #dialog textarea")].some(isTyped);
+  }
   function leaveForLogin() {
     const login = find("signed-out").querySelector("a");
     login.search = new URLSearchParams({ ended: 1, next: location.pathname + location.search });
-    const isTyped = (field) => field.type === "checkbox" || field.type === "radio"
-      ? field.checked !== field.defaultChecked
-      : field.type !== "hidden" && field.type !== "search" && field.value !== field.defaultValue && field.matches("input, textarea");
-    if ([...document.querySelectorAll("main input, main textarea, dialog input, dialog textarea")].some(isTyped)) {
+    if (isAnyTyped()) {
       find("signed-out").hidden = false;
     } else {
       location.assign(login.href);
@@ -127,7 +174,7 @@
   }, true);
 
   // Dialogs: a form loaded into the one <dialog>. Without script its link opens it as a page.
-  document.addEventListener("htmx:after:swap", () => {
+  document.addEventListener("htmx:after:swap", (event) => {
     const dialog = find("dialog");
     if (dialog && dialog.childElementCount && !dialog.open) dialog.showModal();
     root.dataset.theme = find("theme")?.dataset.theme ?? root.dataset.theme;
@@ -136,7 +183,7 @@
     showLive();
     focusTimes();
     keepToasts();
-    tellState();
+    tellState(event);
   });
   document.addEventListener("done", () => find("dialog").close());
   document.addEventListener("click", (event) => {
@@ -161,9 +208,10 @@
   }
   // The live region tells of a change of state of what the page is about, and of nothing else.
   let told;
-  function tellState() {
+  function tellState(event) {
     const now = document.querySelector("#task-vitals, #state")?.dataset.status;
-    if (told && now && told !== now) say(`Now ${now.replace("_", " ")}.`);
+    const own = event && !isPoll(event.detail.ctx.sourceElement); // its toast says it
+    if (told && now && told !== now && !own) say(`Now ${now.replace("_", " ")}.`);
     told = now;
   }
 
@@ -500,6 +548,7 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     root.dataset.script = "on";
+    if (document.body.matches(".bare")) for (const key of Object.keys(sessionStorage)) if (/^(longwatch|seen)-/.test(key)) sessionStorage.removeItem(key);
     offerZone();
     focusTimes();
     keepToasts();

@@ -335,10 +335,15 @@ def root_attributes(context: template.Context) -> SafeString:
     request = context.get("request")
     likes = getattr(request, "preferences", None) or Preferences()
     return format_html(
-        'data-theme="{}" data-density="{}" data-keys="{}" data-zone="{}" data-hours="{}"{}',
+        'data-theme="{}" data-density="{}" data-keys="{}" data-zone="{}" data-hours="{}"{}{}',
         likes.theme, likes.density, "on" if likes.keys else "off", likes.zone, likes.hours,
         mark_safe(" data-live") if environment().casefold() in LIVE else "",
+        format_html(' data-user="{}"', user) if (user := _name_user(request)) else "",
     )  # fmt: skip
+
+
+def _name_user(request: Any) -> str:
+    return str(request.user.pk) if getattr(request, "scopes", None) else ""
 
 
 @register.simple_tag

@@ -11,7 +11,7 @@ from django.contrib.auth.forms import AuthenticationForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
-from django.utils.cache import add_never_cache_headers
+from django.utils.cache import add_never_cache_headers, patch_vary_headers
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
@@ -26,13 +26,15 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
 def note_request(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """What the view puts on record has the request's address and id."""
+    """What the view puts on record has the request's address and id; no cache keeps its answer."""
 
     @functools.wraps(view)
     def run_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         with answer_request(request) as call, prefer(request):
             response = view(request, *args, **kwargs)
         tell_request_id(response, call)
+        patch_vary_headers(response, ["HX-Request", "Cookie"])
+        add_never_cache_headers(response)
         return response
 
     return run_view
@@ -73,10 +75,8 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 
 
 def render_form(request: HttpRequest, context: dict[str, Any], status: int) -> HttpResponse:
-    """The form, never cached."""
-    response = render(request, "dashboard/login.html", context, status=status)
-    add_never_cache_headers(response)
-    return response
+    """The form."""
+    return render(request, "dashboard/login.html", context, status=status)
 
 
 def has_ended(request: HttpRequest) -> bool:
@@ -104,7 +104,6 @@ def follow_link(request: HttpRequest, key: str, token: str) -> HttpResponse:
         response: HttpResponse = HttpResponseRedirect(choose_goal(request))
     else:
         response = render(request, "dashboard/login_link.html", status=410)
-    add_never_cache_headers(response)
     return response
 
 

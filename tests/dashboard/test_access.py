@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import URLPattern, reverse
 
+from dashboard.actions import name_position
 from dashboard.urls import urlpatterns
 from ledger import states
 from ledger.workflows import Workflow
@@ -66,21 +67,41 @@ def test_who_has_no_role_sees_nothing(sign_in: Callable[..., Client], name: str,
     assert (part.status_code, part.content) == (403, b"")
 
 
-def test_no_answer_is_kept_by_a_cache_or_mixed_up(
+@pytest.mark.case(70)
+def test_no_refusal_is_kept_by_a_cache_or_mixed_up(sign_in: Callable[..., Client]) -> None:
+    """What there is not, what is not theirs, who is not signed in; pages say it in whole pages."""
+    missing = reverse("dashboard:task", args=[UUID(int=7)])
+    answers = [
+        (sign_in("viewer", "ann").get(missing), 404), (sign_in("viewer").get("/audit/"), 403),
+        (Client().get("/"), 302), (Client().get("/", headers=PART), 401),
+        (Client().get("/login/"), 200), (sign_in("approver").get(missing, headers=PART), 404),
+        (sign_in("operator").get("/tasks/", headers=PART | {"HX-PTag": "old"}), 200),
+    ]  # fmt: skip
+    for response, status in answers:
+        assert response.status_code == status
+        assert "no-store" in response["Cache-Control"]
+    assert "</html>" in answers[0][0].content.decode()
+
+
+@pytest.mark.case(68)
+@pytest.mark.both_databases
+def test_a_part_of_somebody_elses_page_is_not_answered(
     sign_in: Callable[..., Client], three: Workflow
 ) -> None:
-    client, task = sign_in("superuser"), make_in(states.WAITING, three)
-    asked = task.approvals.get()
-    places = [
-        ("tasks", []), ("task", [task.id]), ("outputs", [task.id]), ("events", [task.id]),
-        ("act", [task.id, "cancel"]), ("approvals", []), ("approval", [asked.id]),
-    ]  # fmt: skip
-    for name, keys in places:
-        for headers in ({}, PART):
-            response = client.get(reverse(f"dashboard:{name}", args=keys), headers=headers)
-            assert response.status_code == 200
-            assert "HX-Request" in response["Vary"]
-            assert "no-store" in response["Cache-Control"]
+    """Another person signed in in the same browser; the page of the first still polls and sends."""
+    client, task = sign_in("operator"), make_in(states.QUEUED, three)
+    page = client.get(f"/tasks/{task.id}/").content.decode()
+    me = page.partition('data-user="')[2].partition('"')[0]
+    path = f"/tasks/{task.id}/pause/"
+    form = {"revision": str(task.revision), "seen": name_position(task)}
+    for call in (client.get, client.post):
+        other = call(path, form, headers=PART | {"X-Page-User": f"{me}0"})
+        assert (other.status_code, other.content) == (412, b"")
+    task.refresh_from_db()
+    assert task.status == states.QUEUED
+    assert client.post(path, form, headers=PART | {"X-Page-User": me}).status_code == 200
+    task.refresh_from_db()
+    assert task.status == states.PAUSED
 
 
 @pytest.mark.parametrize(

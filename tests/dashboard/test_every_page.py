@@ -113,7 +113,8 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
 
 
 @pytest.mark.both_databases
-def test_no_page_takes_many_queries(
+@pytest.mark.case(70)
+def test_no_page_takes_many_queries_or_is_kept_by_a_cache(
     sign_in: Callable[..., Client], three: Workflow, django_assert_max_num_queries: Any
 ) -> None:
     admin = sign_in("admin")
@@ -127,6 +128,8 @@ def test_no_page_takes_many_queries(
                 with django_assert_max_num_queries(most):
                     response = admin.get(path, headers=headers)
                 assert response.status_code in {200, 302}, path
+                assert "no-store" in response["Cache-Control"], path
+                assert {"HX-Request", "Cookie"} <= set(response["Vary"].split(", ")), path
 
 
 def test_a_page_that_can_not_be_made_says_so_in_words() -> None:

@@ -126,8 +126,10 @@ def test_an_ended_session_says_so_and_where_one_returns(user: Any) -> None:
 @pytest.mark.parametrize(
     "goal",
     ["https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:alert(1)",
-     "http:///evil.example", "evil.example", "/\t/evil.example", ""],
+     "http:///evil.example", "evil.example", "/\t/evil.example", "", "///evil.example/",
+     "/\\\\evil.example", "https:evil.example", "https:/evil.example", "#fragment", "JaVaScRiPt:1"],
 )  # fmt: skip
+@pytest.mark.case(68)
 def test_nobody_is_sent_to_another_site(user: Any, goal: str) -> None:
     assert post(Client(), next=goal)["Location"] == "/"
     client = Client()

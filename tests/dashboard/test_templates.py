@@ -94,7 +94,7 @@ def test_htmx_is_told_what_the_pages_rely_on() -> None:
     text = (ROOT / "templates/dashboard/base.html").read_text()
     assert '"extensions":"ptag"' in text
     assert '"morphIgnore":["data-htmx-powered","open"]' in text
-    assert '"noSwap":[204,304,401,403,404,"5xx"]' in text
+    assert '"noSwap":[204,304,401,403,404,412,"5xx"]' in text
 
 
 def test_the_vendored_scripts_are_the_ones_on_record() -> None:

@@ -69,7 +69,7 @@ def test_the_end_of_a_task_ends_the_polling(open_page: OpenPage, three: Workflow
         operators.cancel_task(task.id, actor=OPERATOR)
         page.wait_for_selector("#task-vitals[data-status=cancelled]")
         # The log asks once more by itself, and is told that this was the end of it.
-        wait_until(lambda: page.locator("[hx-trigger]").count() == 0, 10)
+        wait_until(lambda: page.locator("[hx-trigger^=every]").count() == 0, 10)
         wait_until(lambda: page.locator("#live").is_hidden(), 10)
 
 

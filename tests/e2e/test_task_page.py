@@ -218,7 +218,6 @@ def test_a_letter_opens_a_dialog_and_does_nothing(open_page: OpenPage, three: Wo
             page.wait_for_selector("#dialog:not([open])", state="attached")
         assert page.locator(".acts kbd").all_inner_texts() == ["⇧R", "C"]
         page.evaluate("document.documentElement.dataset.keys = 'off'")
-        page.reload()
         page.keyboard.press("c")
         assert page.locator(".acts kbd").first.is_hidden()
         assert page.locator("#dialog[open]").count() == 0
