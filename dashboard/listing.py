@@ -98,6 +98,10 @@ class Wanted:
         named = [(key, value) for key, value in extra.items() if value]
         return write_query(one.pairs, *named, *more)
 
+    def list_fields(self, back: str) -> list[Pair]:
+        """Its filter as the fields of a form that acts on what it shows, and leads back to it."""
+        return [*quote_text(self.pairs), ("back", back)]
+
     def list_columns(self) -> tuple[str, ...]:
         """The columns that are shown; a row is nothing without its task."""
         chosen = self.columns or USUAL
@@ -196,5 +200,9 @@ def say_value(key: str, value: str) -> str:
 
 def write_query(pairs: Iterable[Pair], *more: Pair) -> str:
     """The query of the list so narrowed; text that looks like a filter is quoted again."""
-    quoted = [(key, f'"{text}"' if key == "q" and ":" in text else text) for key, text in pairs]
-    return urlencode([*quoted, *more])
+    return urlencode([*quote_text(pairs), *more])
+
+
+def quote_text(pairs: Iterable[Pair]) -> list[Pair]:
+    """The filters as they stand in an address or a form."""
+    return [(key, f'"{text}"' if key == "q" and ":" in text else text) for key, text in pairs]

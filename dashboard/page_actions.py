@@ -71,6 +71,7 @@ _ALL = (
     PageAction("tasks.tab", "tasks", READ, writes=False),
     PageAction("tasks.suggest", "tasks", READ, writes=False),
     PageAction("tasks.columns", "tasks", READ, writes=False),
+    PageAction("tasks.select", "bulk-new", OPERATE),
     PageAction("view.save", "view-new", READ),
     *(
         PageAction(f"view.{name}", "view-act", READ)

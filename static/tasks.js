@@ -128,4 +128,81 @@
   document.addEventListener("click", (event) => {
     for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
   });
+
+  // Rows that are chosen: by box, by x on the row that the focus is on, with Shift from the last one on.
+  const bar = document.getElementById("bulk");
+  const chosenIds = new Set();
+  let lastId = "";
+  const listBoxes = () => [...document.querySelectorAll("#task-list input[name=task]")];
+
+  function choose(box, on, range) {
+    const boxes = listBoxes();
+    const from = range ? boxes.findIndex((one) => one.value === lastId) : -1;
+    const to = boxes.indexOf(box);
+    for (const one of from < 0 ? [box] : boxes.slice(Math.min(from, to), Math.max(from, to) + 1)) {
+      one.checked = on;
+      if (on) chosenIds.add(one.value); else chosenIds.delete(one.value);
+    }
+    if (!on) bar.elements.all.checked = false;
+    lastId = box.value;
+    showChosen();
+    say(`${chosenIds.size} selected`);
+  }
+
+  function chooseAll(on) {
+    for (const box of listBoxes()) {
+      box.checked = on;
+      if (on) chosenIds.add(box.value); else chosenIds.delete(box.value);
+    }
+    showChosen();
+  }
+
+  // After a poll too: the rows may be others, and what can be done to them.
+  function showChosen() {
+    const list = document.getElementById("task-list");
+    const boxes = listBoxes();
+    const all = bar.elements.all.checked;
+    for (const box of boxes) box.checked = all || chosenIds.has(box.value);
+    const on = boxes.filter((box) => box.checked);
+    chosenIds.clear();
+    for (const box of on) chosenIds.add(box.value);
+    bar.hidden = !all && !on.length;
+    document.getElementById("picked").textContent = all ? "All selected" : `${on.length} selected`;
+    document.getElementById("all-count").textContent = list.dataset.matching;
+    const counts = Object.fromEntries((list.dataset.can ?? "").split(" ").map((one) => one.split("=")));
+    for (const button of bar.querySelectorAll("button[name=action]")) {
+      const some = (box) => ` ${box.dataset.can} `.includes(` ${button.value} `);
+      const count = all ? counts[button.value] : String(on.filter(some).length);
+      button.lastElementChild.textContent = count;
+      button.disabled = count === "0";
+      button.title = button.disabled ? "None of them is in a state for it." : "";
+    }
+    const head = document.getElementById("all-rows");
+    if (head) {
+      head.checked = on.length > 0 && on.length === boxes.length;
+      head.indeterminate = on.length > 0 && on.length < boxes.length;
+    }
+  }
+
+  if (bar) {
+    document.addEventListener("click", (event) => {
+      if (event.target.matches("#task-list input[name=task]")) choose(event.target, event.target.checked, event.shiftKey);
+      else if (event.target.id === "all-rows") {
+        if (!event.target.checked) bar.elements.all.checked = false;
+        chooseAll(event.target.checked);
+      }
+    });
+    bar.elements.all.addEventListener("change", (event) => chooseAll(event.target.checked));
+    bar.addEventListener("reset", () => setTimeout(() => chooseAll(false)));
+    document.addEventListener("htmx:after:swap", showChosen);
+    window.addEventListener("pageshow", showChosen);
+    document.addEventListener("keydown", (event) => {
+      const typing = event.target.closest("input:not([type=checkbox]), textarea, select");
+      if (typing || event.ctrlKey || event.metaKey || event.altKey || event.repeat || root.dataset.keys === "off") return;
+      if (event.key.toLowerCase() !== "x" || document.getElementById("dialog")?.open) return;
+      const box = document.activeElement.closest("#task-list tr")?.querySelector("input[name=task]");
+      if (box) choose(box, event.shiftKey || !box.checked, event.shiftKey);
+    });
+    showChosen();
+  }
 })();

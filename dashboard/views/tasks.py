@@ -36,6 +36,7 @@ from dashboard.listing import (
 from dashboard.polling import skip_unwritten
 from dashboard.saved import list_tabs
 from dashboard.shown import show_row
+from dashboard.templatetags.longwatch import capped as say_capped
 from dashboard.templatetags.longwatch import read_server_time
 from ledger import queries, registry, states
 from ledger.access import OPERATE, READ, SUBMIT
@@ -46,8 +47,15 @@ from ledger.transitions.deleting import has_demo
 
 __all__ = ["KEYS", "check_filters", "list_chips", "list_words", "read_entry", "show_tasks"]
 
-BULK = ("pause", "resume", "retry", "restart", "cancel")
-"""What can be done to many rows at once and not to all: a row says which of it."""
+DEEDS = (
+    ("pause", "Pause", "pause"), ("resume", "Resume", "right"), ("retry", "Retry now…", "retry"),
+    ("restart", "Restart from step…", "undo"), ("tag", "Tag…", "flag"),
+    ("priority", "Priority…", "up"), ("cancel", "Cancel…", "x"),
+)  # fmt: skip
+"""What is done to many at once: name, label, glyph of its button."""
+
+EDGES = {name: ACTIONS[name if name in ACTIONS else "change"].run.__name__ for name, _, _ in DEEDS}
+"""Each as the state diagram knows it; a tag or a priority is a change."""
 
 
 @require_safe
@@ -73,7 +81,7 @@ def show_tasks(request: PageRequest) -> HttpResponseBase:
         "section": "tasks",
         "problems": problems,
         "tag": seen.tag,
-        "may_act": OPERATE in request.scopes,
+        "may_bulk": OPERATE in request.scopes,
         "may_start": SUBMIT in request.scopes,
         "has_demo": not (wanted.pairs or cursor) and OPERATE in request.scopes and has_demo(),
     }
@@ -194,6 +202,8 @@ def load_frame(
         "names": SHOWN,
         "menu_open": request.GET.get("menu") == "columns",
         "wanted": wanted,
+        "deeds": DEEDS,
+        "bulk_fields": wanted.list_fields(request.get_full_path()),
         "clear": wanted.write(pairs=[], view=""),
         "sorts": [
             {"label": SORTS[name], "query": wanted.write(sort=name), "current": name == wanted.sort}
@@ -232,23 +242,26 @@ def write_columns(wanted: Wanted, order: Sequence[str]) -> str:
 
 
 def list_possible(row: Any) -> str:
-    """What of BULK can be done to a row now."""
-    return " ".join(name for name in BULK if not ACTIONS[name].find_obstacle(row))
+    """What of DEEDS can be done to a row now."""
+    return " ".join(
+        name
+        for name, _, _ in DEEDS
+        if not ACTIONS[name if name in ACTIONS else "change"].find_obstacle(row)
+    )
 
 
-def count_possible(asked: queries.TaskFilter, counts: dict[str, int]) -> dict[str, int]:
-    """Of all that match: how many are in a status in which it can be done, for each of BULK."""
-    reach = asked.list_statuses()
-    found = {}
-    for name in BULK:
-        edge = ACTIONS[name].run.__name__
-        some = [
+def count_possible(asked: queries.TaskFilter, counts: dict[str, int]) -> str:
+    """Of all that match: how many are in a status in which it can be done, `name=count` for each
+    of DEEDS."""
+    found = []
+    for name, edge in EDGES.items():
+        some = sum(
             counts[status]
-            for status in reach
+            for status in asked.list_statuses()
             if any(states.allow_edge(edge, status, target) for target in states.STATUSES)
-        ]
-        found[name] = min(sum(some), queries.COUNT_CAP)
-    return found
+        )
+        found.append(f"{name}={say_capped(min(some, queries.COUNT_CAP))}")
+    return " ".join(found)
 
 
 def read_ids(text: str) -> list[UUID]:

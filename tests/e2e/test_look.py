@@ -9,6 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from django.test import RequestFactory
 from django.views import defaults
 
+from dashboard.listing import COLUMNS
 from ledger import artifacts, sql, states
 from ledger.alerts import routing
 from ledger.alerts.deliveries import DEAD as DELIVERY_DEAD
@@ -18,6 +19,7 @@ from ledger.models import AlertDelivery, AlertRule, Approval, Effect, Task
 from ledger.transitions import holder
 from ledger.transitions.approvals import decide_approval
 from ledger.transitions.lanes import set_lane
+from ledger.transitions.views import ViewDraft, save_view
 from ledger.workflows import Workflow
 from tests.alerts.kit import make_rule
 from tests.e2e.conftest import OpenPage
@@ -122,6 +124,7 @@ def pages(three: Workflow) -> list[str]:
     seq = Task.objects.get(pk=task.pk).outputs.get().seq
     parent = submit(three, title=LONG[:200], priority=100)
     spawn(claim(three), three, 3)
+    save_view(LONG[:60], ViewDraft([("lane", LONG[:90])]), OPERATOR, shared=True)
     of_task, of_file = f"/tasks/{task.id}/", f"/artifacts/{saved.id}/"
     return [*begin_bulk(),
         "/", "/?range=7d", "/stalled/", "/stalled/?kind=lost", "/workers/", "/workflows/",
@@ -129,7 +132,9 @@ def pages(three: Workflow) -> list[str]:
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
-        f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
+        f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", "/tasks/views/new/?lane=night",
+        "/tasks/views/", f"/tasks/?menu=columns&columns={','.join(COLUMNS)}",
+        f"/tasks/{parent.id}/",
         f"/tasks/{dead.id}/effect/", f"/tasks/{dead.id}/compensate/",
         *texts, f"{of_file}view/", f"{of_file}changes/", "/approvals/", f"/approvals/{asked.id}/",
         f"/approvals/{limit.id}/", "/since/", "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",

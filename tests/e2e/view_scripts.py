@@ -11,11 +11,12 @@ from django.contrib.auth import get_user_model
 from ledger import states
 from ledger.events import Actor
 from ledger.models import SavedView
+from ledger.transitions import operators
 from ledger.transitions.views import ViewDraft, save_view
 from ledger.workflows import Workflow
 from tests.e2e.hands import Mouse
 from tests.e2e.kit import wait_until
-from tests.factories import make_in, submit
+from tests.factories import OPERATOR, make_in, submit
 
 SECONDS = 30.0
 
@@ -174,9 +175,37 @@ def choose_a_tab(hands: Mouse, three: Workflow) -> None:
     assert list_rows(hands) == [str(paused.id)]
 
 
+def select(hands: Mouse, three: Workflow) -> None:
+    """A range of rows, left chosen by a poll; a button says how many it would be done to."""
+    tasks = {name: submit(three, title=name) for name in ("One", "Two", "Three", "Four")}
+    page = hands.page
+    page.goto("/tasks/")
+    if not hands.script:
+        for name in ("Two", "Three", "Four"):
+            hands.tick(f"Select {name}")
+        hands.press("Pause")
+    else:
+        if type(hands) is Mouse:
+            page.get_by_label("Select Four").click()
+            page.get_by_label("Select Two").click(modifiers=["Shift"])
+        else:
+            for key in ("j", "x", "j", "j", "Shift+X"):
+                page.keyboard.press(key)
+        page.get_by_text("3 selected", exact=True).first.wait_for()
+        hands.find("Pause 3").wait_for()
+        operators.pause_task(tasks["Three"].id, actor=OPERATOR)
+        hands.find("Pause 2").wait_for()  # as a poll tells
+        hands.find("Resume 1").wait_for()
+        assert page.locator("input[name=task]:checked").count() == 3
+        hands.press("Pause 2")
+    count = 2 if hands.script else 3
+    hands.find(f"Pause {count} tasks").wait_for()
+    assert page.url.count("task=") == 3
+
+
 SCRIPTS: dict[str, Callable[[Mouse, Workflow], None]] = {
     "view.save": save, "view.update": update, "view.rename": rename, "view.share": share,
     "view.pin": pin, "view.delete": delete, "tasks.suggest": suggest,
     "tasks.columns": choose_columns, "tasks.filter": filter_tasks,
-    "tasks.unfilter": take_a_filter_away, "tasks.tab": choose_a_tab,
+    "tasks.select": select, "tasks.unfilter": take_a_filter_away, "tasks.tab": choose_a_tab,
 }  # fmt: skip
