@@ -124,7 +124,6 @@ def pages(three: Workflow) -> list[str]:
     seq = Task.objects.get(pk=task.pk).outputs.get().seq
     parent = submit(three, title=LONG[:200], priority=100)
     spawn(claim(three), three, 3)
-    save_view(LONG[:60], ViewDraft([("lane", LONG[:90])]), OPERATOR, shared=True)
     of_task, of_file = f"/tasks/{task.id}/", f"/artifacts/{saved.id}/"
     return [*begin_bulk(),
         "/", "/?range=7d", "/stalled/", "/stalled/?kind=lost", "/workers/", "/workflows/",
@@ -132,9 +131,7 @@ def pages(three: Workflow) -> list[str]:
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
-        f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", "/tasks/views/new/?lane=night",
-        "/tasks/views/", f"/tasks/?menu=columns&columns={','.join(COLUMNS)}",
-        f"/tasks/{parent.id}/",
+        f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
         f"/tasks/{dead.id}/effect/", f"/tasks/{dead.id}/compensate/",
         *texts, f"{of_file}view/", f"{of_file}changes/", "/approvals/", f"/approvals/{asked.id}/",
         f"/approvals/{limit.id}/", "/since/", "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
@@ -153,13 +150,16 @@ def begin_bulk() -> list[str]:
 
 
 def leave_texts(held: sql.Claimed, three: Workflow) -> list[str]:
-    """A hand-off, and artifacts set as a table and as prose; their pages, a log's, a lane's."""
+    """A hand-off, and artifacts set as a table and as prose; pages of those, logs, a lane, views."""
     set_lane(LONG[:90], {"cap": 1, "rate": 5, "cost_day": "9"}, paused=True, actor=OPERATOR)
     make_context(held, three).handoff()
     texts = {"sums.csv": f"a,{LONG}\n{LONG},1\n", "read.md": f"# {LONG}\n\n### b\n\n- {LONG}\n"}
     saved = [artifacts.save_artifact(held, *one) for one in texts.items()]
     log = f"/tasks/{held.task_id}/log/"
     views = [f"/artifacts/{one.pk}/view/" for one in saved]
+    save_view(LONG[:60], ViewDraft([("lane", LONG[:90])]), OPERATOR, shared=True)
+    views += ["/tasks/views/", "/tasks/views/new/?lane=night"]
+    views += [f"/tasks/?menu=columns&columns={','.join(COLUMNS)}"]
     return [*views, log, f"{log}?level=error&q={LONG}", f"/lanes/set/?lane={LONG[:90]}"]
 
 
