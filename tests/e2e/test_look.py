@@ -150,7 +150,7 @@ def begin_bulk() -> list[str]:
 
 
 def leave_texts(held: sql.Claimed, three: Workflow) -> list[str]:
-    """A hand-off, and artifacts set as a table and as prose; pages of those, logs, a lane, views."""
+    """A hand-off, artifacts as a table and as prose; pages of those, logs, a lane, views."""
     set_lane(LONG[:90], {"cap": 1, "rate": 5, "cost_day": "9"}, paused=True, actor=OPERATOR)
     make_context(held, three).handoff()
     texts = {"sums.csv": f"a,{LONG}\n{LONG},1\n", "read.md": f"# {LONG}\n\n### b\n\n- {LONG}\n"}
