@@ -17,6 +17,7 @@ from django.utils.cache import add_never_cache_headers, patch_vary_headers
 from dashboard.htmx import HtmxDetails, wants_part
 from dashboard.outages import show_outage
 from dashboard.preferences import Preferences, prefer
+from dashboard.rich_text import reveal_page
 from ledger.access import ADMIN, APPROVE, AUDIT, OPERATE, PAYLOAD, READ, SUBMIT, find_sight
 from ledger.api.edge import (
     answer_request,
@@ -81,6 +82,8 @@ def allow[**P](scope: str) -> Callable[[View[P]], Callable[..., HttpResponseBase
                     if not is_outage(error):
                         raise
                     response = show_outage(request, error)
+            if isinstance(response, HttpResponse) and is_page(response):
+                response.content = reveal_page(response.content)
             tell_request_id(response, call)
             patch_vary_headers(response, ["HX-Request"])
             add_never_cache_headers(response)
@@ -89,6 +92,11 @@ def allow[**P](scope: str) -> Callable[[View[P]], Callable[..., HttpResponseBase
         return transaction.non_atomic_requests(run_view)
 
     return decorate
+
+
+def is_page(response: HttpResponseBase) -> bool:
+    """A page or a part of one, not a file."""
+    return response.get("Content-Type", "").startswith("text/html")
 
 
 def _explain_error(request: Any, error: LedgerError) -> HttpResponse:

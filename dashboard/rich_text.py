@@ -49,3 +49,27 @@ def render_markdown(text: str) -> str:
 def reveal_controls(text: str) -> str:
     """`text` with invisible and direction-changing characters as `[U+202E]`."""
     return _HIDDEN.sub(lambda found: f"[U+{ord(found.group()):04X}]", text)
+
+
+# The same and what a terminal obeys, in UTF-8; and where a person goes on writing.
+_OBEYED = (
+    rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\x8b-\x8f\xaa-\xae]"
+    rb"|\xe2\x81[\xa0-\xa4\xa6-\xa9]|\xef\xbb\xbf|\xf3\xa0[\x80\x81][\x80-\xbf]"
+)
+_HAS_OBEYED = re.compile(_OBEYED)
+_PLAIN = bytes(range(0x20, 0x7F)) + b"\t\n\r"
+_FIELD_OR_OBEYED = re.compile(rb'<textarea\b.*?</textarea>| value="[^"]*"|' + _OBEYED, re.DOTALL)
+
+
+def reveal_page(content: bytes) -> bytes:
+    """A page in which such characters are written out, wherever they came from; what stands in a
+    field is left, as it is sent back."""
+    # Most of a page is plain: without that, the search takes a hundredth of the time.
+    if not _HAS_OBEYED.search(content.translate(None, _PLAIN)):
+        return content
+    return _FIELD_OR_OBEYED.sub(_reveal_bytes, content)
+
+
+def _reveal_bytes(found: re.Match[bytes]) -> bytes:
+    text = found.group()
+    return text if text[:1] in b"< " else b"[U+%04X]" % ord(text.decode())

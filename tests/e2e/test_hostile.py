@@ -85,7 +85,13 @@ SEEN = f"""() => {{
     if (/{SIGN}/.test(document.title)) found.push('title of the page');
     return found.slice(0, 6);
 }}"""
-WIDE = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+WIDE = """() => {
+    const width = document.documentElement.clientWidth;
+    if (document.documentElement.scrollWidth <= width) return [];
+    return [...document.querySelectorAll('body *')]
+        .filter((one) => one.getBoundingClientRect().right > width + 1 && !one.children.length)
+        .map((one) => `${one.cloneNode().outerHTML.slice(0, 90)} ${one.textContent.slice(0, 40)}`).slice(0, 12);
+}"""
 
 
 def spoil(value: Any) -> Any:
@@ -158,7 +164,7 @@ def test_nothing_in_the_ledger_does_anything_to_a_page(
             page.goto(path)
             if found := page.evaluate(SEEN):
                 bare[path] = found
-            if page.evaluate(WIDE):
-                bare[f"{path} wide"] = True
-        assert bare == {}
+            if found := page.evaluate(WIDE):
+                bare[f"{path} wide"] = found
+        assert bare == {}, [*bare.values()]
     assert bare == {}
