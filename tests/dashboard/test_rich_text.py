@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dashboard.rich_text import render_markdown
+from dashboard.rich_text import render_markdown, reveal_page
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -52,6 +52,16 @@ def test_headings_follow_those_of_the_page_and_leave_no_level_out() -> None:
 
 def test_direction_marks_are_written_out() -> None:
     assert "[U+202E]" in render_markdown("pay \u202e001")
+
+
+@pytest.mark.case(64)
+def test_a_page_has_no_sign_that_nobody_sees_but_in_fields() -> None:
+    plain = "<p>é “x” …\n\t</p>".encode()
+    assert reveal_page(plain) is plain
+    odd = '\u202e<p title="a\x1b[2J">\x9b\ufeff\U000e0041</p>'.encode()
+    assert reveal_page(odd) == (b'[U+202E]<p title="a[U+001B][2J">[U+009B][U+FEFF][U+E0041]</p>')
+    kept = '<textarea name="a">\u202e</textarea><input value="\u202e">'.encode()
+    assert reveal_page(kept + b"\x07") == kept + b"[U+0007]"
 
 
 def test_a_text_beyond_its_bound_is_shown_as_it_is_written() -> None:
