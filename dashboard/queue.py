@@ -114,7 +114,7 @@ def load_queue(request: PageRequest, open_id: str) -> dict[str, Any]:
         "decided": decided,
         "just": just,
         "earlier": [one for one in decided if one not in just],
-        "undoable": any(one["undoable"] for one in decided),
+        "undoing": any(one["undoable"] for one in decided),
         "queue_tag": hashlib.sha256(shown_as.encode()).hexdigest()[:16],
     }
 
