@@ -122,8 +122,10 @@ def test_an_answer_leads_to_the_next_question_of_the_filter(
         return str(response.get("HX-Redirect") or response.get("Location"))
 
     assert go(first) == reverse("dashboard:approval", args=[last.id]) + "?risk=low"
+    beside = approver.get(reverse("dashboard:approval", args=[last.id])).content.decode()
+    assert 'class="qrows undoing"' in beside
+    assert "Approved: Go on?" in beside
     text = approver.get("/approvals/").content.decode()
-    assert "Approved: Go on?" in text
     undo = reverse("dashboard:undo", args=[first.id])
     assert f'action="{undo}"' in text
     approver.post(undo)
