@@ -111,6 +111,7 @@ def load_sections(sight: Sight, may_act: bool) -> list[dict[str, Any]]:
             cards = group_versions(rows, samples) if kind.name == trouble.NO_WORKER else []
         if kind.name in {trouble.GAVE_UP, trouble.NO_WORKER}:
             for card in cards[:most_cards]:
+                card["acts"] = offer_group(card, may_act)
                 card["rows"] = [show_task(kind.name, row, sight.fleet, may_act)
                                 for row in card["rows"]]  # fmt: skip
             section["cards"] = cards[:most_cards]
@@ -123,6 +124,18 @@ def load_sections(sight: Sight, may_act: bool) -> list[dict[str, Any]]:
         section["looked_at"] = looked_at if looked_at < section["count"] else 0
         sections.append(section)
     return sections
+
+
+def offer_group(card: dict[str, Any], may_act: bool) -> list[tuple[actions.Action, str]]:
+    """What can be done to all of a group, each with the address that asks about exactly these."""
+    if not may_act or card["count"] < 2 or not card["rows"]:
+        return []
+    like = card["rows"][0]
+    return [
+        (one, f"action={one.name}&all=1&{card['query']}")
+        for one in OFFERED
+        if is_offered(one, like)
+    ]
 
 
 def show_task(kind: str, row: Task, fleet: Fleet, may_act: bool) -> dict[str, Any]:

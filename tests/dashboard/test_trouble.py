@@ -233,3 +233,20 @@ def test_a_group_says_how_last_week_was(operator: Client, three: Workflow) -> No
         Task.objects.filter(pk=task.pk).update(finished_at=clock.now(-days * 86_400.0))
     text = operator.get("/stalled/?kind=gave-up").content.decode()
     assert re.search(r'<dd class="num">1<small class="dim">2 in the 7 before', text)
+
+
+def test_a_group_is_acted_on_as_a_whole_and_as_exactly_these(
+    operator: Client, sign_in: Callable[..., Client], three: Workflow
+) -> None:
+    for number in range(3):
+        bury(three, f"request {number}")
+    bury(three, "disk", kind="Full")
+    make_worker(three)
+    text = html.unescape(operator.get("/stalled/?kind=gave-up").content.decode())
+    links = re.findall(r'href="(/bulk/new/\?action=(\w+)&[^"]*)"', text)
+    assert [name for _, name in links] == ["retry", "restart", "cancel"]
+    for path, name in links:
+        page = operator.get(path)
+        assert page.status_code == 200, name
+        assert "3 tasks" in page.content.decode(), name
+    assert "/bulk/new/" not in sign_in("viewer").get("/stalled/?kind=gave-up").content.decode()

@@ -3,8 +3,8 @@
 from tests.e2e import (
     agent_scripts,
     alert_scripts,
+    approval_scripts,
     bulk_scripts,
-    | approval_scripts.SCRIPTS
     fleet_scripts,
     lane_scripts,
     settings_scripts,
@@ -13,10 +13,6 @@ from tests.e2e import (
 
 MORE_SCRIPTS = (
     alert_scripts.SCRIPTS | agent_scripts.SCRIPTS | settings_scripts.SCRIPTS
-<<<<<<< HEAD
     | fleet_scripts.SCRIPTS | lane_scripts.SCRIPTS | view_scripts.SCRIPTS | bulk_scripts.SCRIPTS
-=======
-    | fleet_scripts.SCRIPTS | lane_scripts.SCRIPTS | view_scripts.SCRIPTS
     | approval_scripts.SCRIPTS
->>>>>>> f96af79 (The ways through the queue, the answers and what gave up are driven by mouse, keyboard and without a script)
 )  # fmt: skip
