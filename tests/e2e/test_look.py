@@ -135,7 +135,7 @@ def pages(three: Workflow) -> list[str]:
         f"/tasks/{dead.id}/effect/", f"/tasks/{dead.id}/compensate/",
         *texts, f"{of_file}view/", f"{of_file}changes/", "/approvals/", f"/approvals/{asked.id}/",
         f"/approvals/{limit.id}/", "/since/", "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
-        f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/", "/settings/", "/approvals/answers/",
+        f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/", "/settings/",
         f"/tasks/?status=dead&lane=default&tag=nightly&stalled=yes&q={LONG}", "/nowhere/",
     ]  # fmt: skip
 
