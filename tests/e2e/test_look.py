@@ -16,16 +16,19 @@ from ledger.alerts.deliveries import DEAD as DELIVERY_DEAD
 from ledger.bulk.making import make_operation
 from ledger.bulk.selecting import Selection
 from ledger.models import AlertDelivery, AlertRule, Approval, Effect, Task
+from ledger.tokens import make_token
 from ledger.transitions import holder
 from ledger.transitions.approvals import decide_approval
 from ledger.transitions.lanes import set_lane
 from ledger.transitions.views import ViewDraft, save_view
 from ledger.workflows import Workflow
 from tests.alerts.kit import make_rule
+from tests.dashboard.fleet import make_worker
 from tests.e2e.conftest import OpenPage
 from tests.factories import (
     LEASE,
     OPERATOR,
+    OWNER,
     ask,
     claim,
     make_effect,
@@ -124,9 +127,13 @@ def pages(three: Workflow) -> list[str]:
     seq = Task.objects.get(pk=task.pk).outputs.get().seq
     parent = submit(three, title=LONG[:200], priority=100)
     spawn(claim(three), three, 3)
+    make_worker(three, told="drain_all", skew=-90.0, memory=115e6, host=LONG[:100])
+    token, _ = make_token(LONG[:100], ["read"], created_by="cli:x", lanes=[LONG[:100]])
     of_task, of_file = f"/tasks/{task.id}/", f"/artifacts/{saved.id}/"
     return [*begin_bulk(),
         "/", "/?range=7d", "/stalled/", "/stalled/?kind=lost", "/workers/", "/workflows/",
+        "/tokens/", "/tokens/new/", f"/tokens/{token.pk}/revoke/", f"/workers/{OWNER}/drain/",
+        f"/workers/{OWNER}/declare-dead/",
         "/workflows/three/", "/workflows/modernise/", "/legend/", "/tasks/", "/audit/", "/lanes/",
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
