@@ -127,13 +127,10 @@ def pages(three: Workflow) -> list[str]:
     seq = Task.objects.get(pk=task.pk).outputs.get().seq
     parent = submit(three, title=LONG[:200], priority=100)
     spawn(claim(three), three, 3)
-    make_worker(three, told="drain_all", skew=-90.0, memory=115e6, host=LONG[:100])
-    token, _ = make_token(LONG[:100], ["read"], created_by="cli:x", lanes=[LONG[:100]])
     of_task, of_file = f"/tasks/{task.id}/", f"/artifacts/{saved.id}/"
     return [*begin_bulk(),
         "/", "/?range=7d", "/stalled/", "/stalled/?kind=lost", "/workers/", "/workflows/",
-        "/tokens/", "/tokens/new/", f"/tokens/{token.pk}/revoke/", f"/workers/{OWNER}/drain/",
-        f"/workers/{OWNER}/declare-dead/",
+        *leave_fleet(three),
         "/workflows/three/", "/workflows/modernise/", "/legend/", "/tasks/", "/audit/", "/lanes/",
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
@@ -154,6 +151,14 @@ def begin_bulk() -> list[str]:
     many = f"/bulk/new/?all=1&q={LONG[:60]}&action="
     return ["/bulk/", f"/bulk/{row.pk}/", f"{many}cancel", f"{many}export",
             "/bulk/new/?all=1&action=restart", "/bulk/new/?action=cancel&all=1"]  # fmt: skip
+
+
+def leave_fleet(three: Workflow) -> list[str]:
+    """A worker that drains, and a token; the pages about them."""
+    make_worker(three, told="drain_all", skew=-90.0, memory=115e6, host=LONG[:100])
+    token, _ = make_token(LONG[:100], ["read"], created_by="cli:x", lanes=[LONG[:100]])
+    told = [f"/workers/{OWNER}/{action}/" for action in ("drain", "declare-dead")]
+    return ["/tokens/", "/tokens/new/", f"/tokens/{token.pk}/revoke/", *told]
 
 
 def leave_texts(held: sql.Claimed, three: Workflow) -> list[str]:
