@@ -158,7 +158,8 @@ def leave_fleet(three: Workflow) -> list[str]:
     make_worker(three, told="drain_all", skew=-90.0, memory=115e6, host=LONG[:100])
     token, _ = make_token(LONG[:100], ["read"], created_by="cli:x", lanes=[LONG[:100]])
     told = [f"/workers/{OWNER}/{action}/" for action in ("drain", "declare-dead")]
-    return ["/tokens/", "/tokens/new/", f"/tokens/{token.pk}/revoke/", *told]
+    plain = ["/approvals/answers/", "/palette/"]
+    return ["/tokens/", "/tokens/new/", f"/tokens/{token.pk}/revoke/", *told, *plain]
 
 
 def leave_texts(held: sql.Claimed, three: Workflow) -> list[str]:
