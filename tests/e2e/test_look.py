@@ -128,9 +128,8 @@ def pages(three: Workflow) -> list[str]:
     parent = submit(three, title=LONG[:200], priority=100)
     spawn(claim(three), three, 3)
     of_task, of_file = f"/tasks/{task.id}/", f"/artifacts/{saved.id}/"
-    return [*begin_bulk(),
+    return [*begin_bulk(), *leave_fleet(three),
         "/", "/?range=7d", "/stalled/", "/stalled/?kind=lost", "/workers/", "/workflows/",
-        *leave_fleet(three),
         "/workflows/three/", "/workflows/modernise/", "/legend/", "/tasks/", "/audit/", "/lanes/",
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
