@@ -221,7 +221,9 @@ def show_workers(workers: Sequence[Worker], unfinished: Sequence[Unfinished]) ->
 def load_overview(span: charts.Span) -> dict[str, Any]:
     """Everything on the page: eight queries."""
     workers = list(queries.list_live_workers())
-    unknown = queries.list_unknown(queries.build_fleet([row.knows for row in workers]))
+    unknown = queries.list_unknown(
+        queries.build_fleet([row.knows for row in workers], [row.told for row in workers])
+    )
     counts = queries.count_trouble(unknown)
     by_status = queries.count_by_status()
     ended = queries.list_ended(span.seconds)

@@ -41,6 +41,7 @@ class _Kept:
 
 
 _kept: _Kept | None = None
+_met_at = float("-inf")
 
 
 def read_used(lanes: Iterable[str]) -> dict[str, Used]:
@@ -88,6 +89,12 @@ def _add(some: dict[str, Used], more: dict[str, Used]) -> dict[str, Used]:
     return {lane: {one: some[lane][one] + more[lane][one] for one in BUDGETS} for lane in some}
 
 
+def was_met_since(at: float) -> bool:
+    """Whether a step here met a lane over its budget after `at` (monotonic): what was read of the
+    lanes until then is old, and who goes by it would claim that task again and again."""
+    return _met_at > at
+
+
 def note_spend(lane: str, tokens: int, cost: int) -> None:
     """This process has spent it: known here at once."""
     if _kept is not None and lane in _kept.all:
@@ -121,8 +128,10 @@ def has_budget(lane: Lane) -> bool:
 def check_lane(name: str) -> None:
     """Raise RetryLater, which charges nobody, if nothing may be spent in the lane: before a call
     is made. Which the task finds out once, for until then nothing in the lane is claimed."""
+    global _met_at
     lane = Lane.objects.filter(pk=name).first()
     if lane is None or not has_budget(lane):
         return
     if why := describe_over(lane, read_used([name])[name], clock.read()):
+        _met_at = time.monotonic()
         raise RetryLater(0, why)

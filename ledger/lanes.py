@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
 from ledger import clock, states
-from ledger.lanebudgets import describe_over, has_budget, read_used
+from ledger.lanebudgets import describe_over, has_budget, read_used, was_met_since
 from ledger.models import Lane, Task
 from ledger.models.lane import BUDGETS, PERIODS
 from ledger.sql.lanes import Gate
@@ -51,7 +51,7 @@ class Book:
     def refresh(self, *, now: bool = False) -> None:
         """Read them anew if they are old, or now."""
         at = time.monotonic()
-        if now or at - self._read_at > RULES_SECONDS:
+        if now or at - self._read_at > RULES_SECONDS or was_met_since(self._read_at):
             self.rules = read_rules()
             found = {lane: rules.through for lane, rules in self.rules.items()}
             self.through = {lane: task for lane, task in found.items() if task is not None}
@@ -66,7 +66,7 @@ def read_rules() -> dict[str, Rules]:
     """The rules of every lane that has a row: one statement, and two more for budgets."""
     rows = list(Lane.objects.order_by())
     closed = find_closed(rows)
-    chosen = [row.let_through for row in rows if row.paused and row.let_through]
+    chosen = [row.let_through for row in rows if lets_through(row, closed) and row.let_through]
     alive = set()
     if chosen:
         unfinished = Task.objects.filter(pk__in=chosen, finished_at__isnull=True)
@@ -74,7 +74,7 @@ def read_rules() -> dict[str, Rules]:
     return {
         row.name: Rules(
             row.weight, make_gate(row), closed.get(row.name, ""),
-            row.let_through if row.paused and row.let_through in alive else None,
+            row.let_through if row.let_through in alive else None,
         )
         for row in rows
     }  # fmt: skip
@@ -92,13 +92,18 @@ def find_closed(rows: Iterable[Lane]) -> dict[str, str]:
     """Why nothing starts in them, of those lanes where it is so."""
     rows = list(rows)
     closed = {row.name: PAUSED for row in rows if row.paused}
-    bounded = [row for row in rows if not row.paused and has_budget(row)]
+    bounded = [row for row in rows if has_budget(row)]
     if bounded:
         used, now = read_used([row.name for row in bounded]), clock.read()
         for row in bounded:
             if why := describe_over(row, used[row.name], now):
-                closed[row.name] = why
+                closed[row.name] = f"{PAUSED}; {why}" if row.paused else why
     return closed
+
+
+def lets_through(row: Lane, closed: Mapping[str, str]) -> bool:
+    """Whether one task may run in spite of the pause: no budget keeps it."""
+    return row.paused and closed[row.name] == PAUSED
 
 
 def list_closing() -> QuerySet[Lane]:
@@ -110,9 +115,10 @@ def list_closing() -> QuerySet[Lane]:
 def read_closed() -> dict[str, tuple[str, UUID | None]]:
     """Lane -> why nothing starts in it, and the task that does all the same."""
     rows = {row.name: row for row in list_closing()}
+    closed = find_closed(rows.values())
     return {
-        name: (why, rows[name].let_through if rows[name].paused else None)
-        for name, why in find_closed(rows.values()).items()
+        name: (why, rows[name].let_through if lets_through(rows[name], closed) else None)
+        for name, why in closed.items()
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ledger.models.worker import DEAD, DRAINS
+from ledger.models.worker import DEADS, DRAINS
 from ledger.sweeper import Due, Sweeper
 
 FRESH_SECONDS = 15.0
@@ -46,7 +46,7 @@ class Orders:
         if due.told != self.told:
             self.told = due.told
             self.on_change()
-            if self.told == DEAD:
+            if self.told in DEADS:
                 self.on_dead()
 
     def doubt(self) -> None:

@@ -20,9 +20,10 @@ from ledger.durability import forget_connections
 from ledger.errors import AlreadySettled, LeaseLost, LedgerError
 from ledger.failures import describe_failure
 from ledger.models import Task, Worker
-from ledger.models.worker import DEAD, DRAIN_ALL
+from ledger.models.worker import DEAD_ALL, DEADS, DRAIN_ALL
 from ledger.queries.fleet import MISSED_BEATS
 from ledger.sql import Claimed, Unit
+from ledger.sql.lanes import await_lock
 from ledger.transitions import asking, children, holder, waits
 from ledger.workflows import (
     Again,
@@ -293,7 +294,7 @@ class Registration:
         wait = self._due - time.monotonic()
         if wait > 0:
             return wait
-        if not self._can_claim() or self.engine.orders.told == DEAD:
+        if not self._can_claim() or self.engine.orders.told in DEADS:
             return LOOK_SECONDS
         host, pid, _ = self.engine.owner.rsplit(":", 2)
         facts = {
@@ -315,9 +316,12 @@ class Registration:
     def _inherit(self) -> dict[str, Any]:
         """What a new process of a cluster is told that drains as a whole, as it is from the start:
         before it is on record it claims nothing."""
-        rows = Worker.objects.filter(cluster=self.cluster, told=DRAIN_ALL)
-        found = rows.values("told", "told_by", "told_at").first() if self.cluster else None
-        return {**(found or {})}
+        if not self.cluster:
+            return {}
+        await_lock(f"cluster:{self.cluster}")  # who tells the whole cluster something has told it
+        rows = Worker.objects.filter(cluster=self.cluster, told__in=(DRAIN_ALL, DEAD_ALL))
+        found = rows.values("told_by", "told_at").first()
+        return {"told": DRAIN_ALL, **found} if found else {}
 
     def _can_claim(self) -> bool:
         """A unit is in hand, or work was looked for of late. A process that gets no ticket, or

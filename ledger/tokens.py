@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from django.db import IntegrityError
 from django.db.models import BooleanField, ExpressionWrapper, Q
 
 from ledger import clock, sql
@@ -72,11 +73,16 @@ def make_token(
         created_at=now,
         expires_at=None if days is None else now + dt.timedelta(days=days),
     )
-    with sql.atomic():
-        if key is not None and ApiToken.objects.filter(pk=key).exists():
-            raise AlreadySettled(f"The making of the token {name}")
-        ApiToken.objects.bulk_create([row])
-        write_entry(created_by, "create_token", name_row(row), at=now, after=describe_token(row))
+    try:
+        with sql.atomic():
+            ApiToken.objects.bulk_create([row])
+            write_entry(
+                created_by, "create_token", name_row(row), at=now, after=describe_token(row)
+            )
+    except IntegrityError:  # also of the same form, sent twice at once
+        if key is None:
+            raise
+        raise AlreadySettled(f"The making of the token {name}") from None
     return row, text
 
 

@@ -121,6 +121,8 @@ def _do_item(operation: BulkOperation, item: BulkItem) -> Outcome | None:
     sight = find_rights(actor)
     if action.scope not in sight.scopes:
         return words.REFUSED, str(lacks_scope(actor, action.scope))
+    if sight.lanes is not None and task.lane not in sight.lanes:
+        return words.REFUSED, str(TaskNotFound(item.task))
     if action.is_other(item.status_seen, task.status):
         return words.REFUSED, f"It was {item.status_seen} when it was chosen, and is {task.status}."
     if why := getattr(task, "why"):  # noqa: B009  an annotation

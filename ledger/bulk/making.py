@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from django.db import connection
+from django.db import IntegrityError, connection
 from django.db.models import Exists, OuterRef
 
 from ledger import canonical, clock, sql
@@ -62,27 +62,40 @@ def make_operation(
     given = action.read(arguments or {})
     body = [name, given, reason, [str(one) for one in selection.ids or ()], selection.pairs]
     digest = hashlib.sha256(canonical.dump_json(_listed(body), "body").encode()).hexdigest()
+    if (known := _find_known(actor, key, digest)) is not None:
+        return known, False
+    row = BulkOperation(
+        action=name, arguments=given, reason=reason, selection=selection.describe(),
+        actor=str(actor), idempotency_key=key, body_digest=digest, total=0,
+        created_at=clock.read(),
+    )  # fmt: skip
+    try:
+        _store_operation(row, action, selection, expected)
+    except IntegrityError:  # the same request, sent twice at once
+        if (known := _find_known(actor, key, digest)) is None:
+            raise
+        return known, False
+    return row, True
+
+
+def _store_operation(
+    row: BulkOperation, action: BulkAction, selection: Selection, expected: int | None
+) -> None:
     with sql.atomic():
-        if (known := _find_known(actor, key, digest)) is not None:
-            return known, False
         if BulkOperation.objects.filter(status__in=words.OPEN).count() >= MAX_OPEN:
             raise InvalidInput("action", f"{MAX_OPEN} bulk operations are not done yet; wait, or "
                                "stop one")  # fmt: skip
-        row = BulkOperation(
-            action=name, arguments=given, reason=reason, selection=selection.describe(),
-            actor=str(actor), idempotency_key=key, body_digest=digest, total=0,
-            created_at=clock.read(),
-        )  # fmt: skip
         BulkOperation.objects.bulk_create([row])
         applies = _store_items(row, action, selection)
         if expected is not None and applies > expected:
             raise SelectionGrew(expected, applies)
         BulkOperation.objects.filter(pk=row.pk).update(total=row.total)
         write_entry(
-            actor, "bulk_started", f"bulk:{row.pk}", at=row.created_at, reason=reason,
-            after={"action": name, "arguments": given, "tasks": applies, **row.selection},
+            Actor.parse(row.actor), "bulk_started", f"bulk:{row.pk}", at=row.created_at,
+            reason=row.reason,
+            after={"action": row.action, "arguments": row.arguments, "tasks": applies,
+                   **row.selection},
         )  # fmt: skip
-    return row, True
 
 
 def _listed(value: Any) -> Any:

@@ -15,6 +15,7 @@ from ledger.bulk.actions import BulkAction
 from ledger.errors import InvalidInput
 from ledger.models import Task
 from ledger.queries import DEFAULT_LIMIT, Fleet, Page, TaskFilter, task_json
+from ledger.queries import filters
 from ledger.queries.filters import IsStalled
 from ledger.queries.paging import page_newest
 from ledger.queries.seen import see_tasks
@@ -22,6 +23,9 @@ from ledger.queries.tasks import LARGE
 
 MAX_ITEMS = 10_000
 """Tasks of one operation."""
+
+
+NARROW = "; narrow the filter (by lane, workflow or created) and do it in parts"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,10 @@ class Selection:
         """The tasks, of those that the caller sees. Raises InvalidInput for a filter."""
         if self.ids is not None:
             return see_tasks().filter(pk__in=self.ids)
+        found = self._filter.found
+        if found is not None and found.count >= filters.MOST_FOUND:
+            raise InvalidInput("tasks", f"{filters.MOST_FOUND:,} or more have this text in "
+                               "whatever status, and no more are looked at" + NARROW)
         return self._filter.apply(see_tasks())
 
     def describe(self) -> dict[str, Any]:
@@ -91,8 +99,7 @@ def read_ids(given: Sequence[Any]) -> tuple[UUID, ...]:
 def say_bound(number: int | str) -> str:
     """The bound, and what to do about it."""
     return (
-        f"{number} tasks are chosen, and one operation takes {MAX_ITEMS:,}; narrow the filter (by "
-        "lane, workflow or created) and do it in parts"
+        f"{number} tasks are chosen, and one operation takes {MAX_ITEMS:,}{NARROW}"
     )
 
 

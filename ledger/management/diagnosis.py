@@ -146,7 +146,7 @@ def _look_at_workers() -> list[Finding]:
     for lane, workflow, version in sql.list_groups()[: queries.MAX_LIMIT]:
         if why := fleet.find_obstacle(workflow, version):
             seen = f"tasks of {workflow} {version} wait in lane {lane}: {why}"
-            cure = "Start a worker that has this version, or cancel the tasks."
+            cure = "Start or undrain a worker that has this version, or cancel the tasks."
             found.append(Finding("workers", seen, cure))
     return found
 

@@ -10,6 +10,9 @@ DRAIN_ALL = "drain_all"
 """The same of its whole cluster: a process that comes in its place drains as well."""
 DEAD = "dead"
 """Its leases were taken from it; it ends, and another process comes in its place."""
+DEAD_ALL = "dead_all"
+"""The same of one whose cluster drains: what comes in its place does so too."""
+DEADS = frozenset({DEAD, DEAD_ALL})
 DRAINS = frozenset({DRAIN, DRAIN_ALL})
 
 

@@ -11,7 +11,7 @@ from django.db.models import Q
 
 from ledger import clock, conf, states
 from ledger.models import Task, Worker
-from ledger.models.worker import DEAD, DRAINS
+from ledger.models.worker import DEADS, DRAINS
 from ledger.queries.filters import IsStalled
 from ledger.queries.fleet import MISSED_BEATS
 from ledger.queries.seen import see_tasks
@@ -124,7 +124,7 @@ def show_one(row: Worker, tasks: list[Task], now: dt.datetime, beat: float) -> d
 
 def find_state(row: Worker, missed: int) -> str:
     """One of STATES."""
-    if row.told == DEAD:
+    if row.told in DEADS:
         return DECLARED
     if row.stopped_at is not None:
         return STOPPED

@@ -14,6 +14,7 @@ from ledger import clock, conf, registry, states
 from ledger.errors import UnknownWorkflow
 from ledger.lanes import list_closing, may_start, read_closed
 from ledger.models import Task, Worker
+from ledger.models.worker import DRAINS
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit
 from ledger.queries.seen import see_tasks
 from ledger.workflows import Scope, Workflow, describe_change
@@ -34,6 +35,8 @@ class Known:
     digest: str
     rules: dict[str, Any] = dataclasses.field(default_factory=dict)
     workers: int = 0
+    takers: int = 0
+    """Those of the workers that were not told to drain."""
     digests: set[str] = dataclasses.field(default_factory=set)
     """Several while a deploy is under way, or where a version was changed in place."""
 
@@ -59,8 +62,8 @@ class Fleet:
 
     def find_obstacle(self, workflow: str, version: str) -> str:
         """Why no live worker can run this version; empty when one can."""
-        if (workflow, version) in self.knows:
-            return ""
+        if known := self.knows.get((workflow, version)):
+            return "" if known.takers else "every worker for it drains"
         if not self.live:
             return "no worker is running"
         if any(name == workflow for name, _ in self.knows):
@@ -128,22 +131,27 @@ def find_scope(name: str, version: str) -> dict[str, list[str]] | None:
         return None
 
 
-def build_fleet(described: Sequence[list[dict[str, Any]]]) -> Fleet:
-    """A fleet from what each live worker says that it knows."""
+def build_fleet(
+    described: Sequence[list[dict[str, Any]]], told: Sequence[str] | None = None
+) -> Fleet:
+    """A fleet from what each live worker says that it knows, and what each is told."""
     knows: dict[Key, Known] = {}
-    for entry in (entry for one in described for entry in one):
+    told = [""] * len(described) if told is None else told
+    pairs = ((entry, word) for one, word in zip(described, told, strict=True) for entry in one)
+    for entry, word in pairs:
         known = Known(entry["steps"], entry["digest"], entry.get("rules", {}))
         known = knows.setdefault((entry["workflow"], entry["version"]), known)
         known.workers += 1
+        known.takers += word not in DRAINS
         known.digests.add(entry["digest"])
     return Fleet(len(described), knows)
 
 
 def load_fleet() -> Fleet:
     """The fleet as of now: one query, and one more for who asks about lanes where any is closed."""
-    rows = list(list_live_workers().values_list("knows", Exists(list_closing())))
-    fleet = build_fleet([knows for knows, _ in rows])
-    if not any(closing for _, closing in rows):
+    rows = list(list_live_workers().values_list("knows", "told", Exists(list_closing())))
+    fleet = build_fleet([knows for knows, *_ in rows], [told for _, told, _ in rows])
+    if not any(closing for *_, closing in rows):
         fleet.closed = {}
     return fleet
 

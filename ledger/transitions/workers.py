@@ -13,7 +13,8 @@ from ledger.calls import read_call
 from ledger.errors import InvalidInput, LeaseLocked, NotAllowed, NotFound, WorkerEnded
 from ledger.events import Actor
 from ledger.models import Task, Worker
-from ledger.models.worker import DEAD, DRAIN, DRAIN_ALL, DRAINS
+from ledger.models.worker import DEAD, DEAD_ALL, DEADS, DRAIN, DRAIN_ALL, DRAINS
+from ledger.sql.lanes import await_lock
 from ledger.transitions.operators import check_reason
 from ledger.transitions.sweeps import end_lease
 
@@ -50,8 +51,13 @@ def _tell(action: str, owner: str, told: str, actor: Actor, reason: str, cluster
             raise WorkerEnded(action, name_worker(owner), _say_end(row))
         crew: QuerySet[Worker] = Worker.objects.filter(pk=owner)
         if cluster and row.cluster:
+            # A process that is just coming is on record before, or learns of it after.
+            await_lock(f"cluster:{row.cluster}")
             # With those that have ended: from them too a new process knows that all drain.
-            crew = Worker.objects.filter(cluster=row.cluster).exclude(told=DEAD)
+            all_ = Worker.objects.filter(cluster=row.cluster)
+            crew = all_.exclude(told__in=DEADS)
+            if not told:
+                all_.filter(told=DEAD_ALL).update(told=DEAD)
         # Who drains with its cluster is not let out of that by being told again by itself.
         stale = crew.exclude(told=told) if told != DRAIN else crew.exclude(told__in=DRAINS)
         changed = sorted(stale.filter(stopped_at=None).values_list("owner", flat=True))
@@ -97,10 +103,11 @@ def _end_worker(owner: str, actor: Actor, reason: str) -> int:
             end_lease(task, now, "a person declared it dead", actor, reason)
             watch.write()
         row = _lock_worker(owner)
-        if row.told == DEAD and not tasks:
+        if row.told in DEADS and not tasks:
             return 0
         Worker.objects.filter(pk=owner).update(
-            told=DEAD, told_by=str(actor), told_at=now, stopped_at=row.stopped_at or now
+            told=DEAD_ALL if row.told in {DRAIN_ALL, DEAD_ALL} else DEAD, told_by=str(actor),
+            told_at=now, stopped_at=row.stopped_at or now,
         )
         auditing.write_entry(actor, "declare_dead", f"worker:{owner}", at=now, reason=reason,
                              before={"told": row.told},
@@ -116,7 +123,7 @@ def _lock_worker(owner: str) -> Worker:
 
 
 def _say_end(row: Worker) -> str:
-    return "was declared dead" if row.told == DEAD else "has ended"
+    return "was declared dead" if row.told in DEADS else "has ended"
 
 
 def _check_reach(action: str) -> None:

@@ -20,6 +20,7 @@ from ledger.calls import Call, answer_call
 from ledger.errors import IdempotencyConflict, InvalidInput, LedgerError
 from ledger.events import Actor
 from ledger.models import AuditEntry, BulkItem, BulkOperation, Event, Task
+from ledger.queries import filters
 from ledger.queries.bulk import list_items, list_operations, show_operation
 from ledger.tokens import make_token, revoke_token
 from ledger.transitions import operators
@@ -209,6 +210,22 @@ def test_more_than_were_shown_are_not_done_and_more_than_the_bound_are_refused(
         start("cancel", Selection(pairs=(("lane", "none"),)))
     assert not BulkOperation.objects.exists()
     assert not BulkItem.objects.exists()
+
+
+def test_a_search_that_stops_at_its_bound_chooses_nothing(
+    flow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it did not find would be left out and nobody told."""
+    monkeypatch.setattr(filters, "MOST_FOUND", 3)
+    for _ in range(2):
+        submit(flow, title="a needle")
+    needles = (("q", "needle"), ("status", "queued"))
+    assert preview(BULK_ACTIONS["pause"], Selection(pairs=needles)).applies == 2
+    submit(flow, title="a needle")
+    with pytest.raises(InvalidInput, match="3 or more have this text.*narrow the filter"):
+        preview(BULK_ACTIONS["pause"], Selection(pairs=needles))
+    with pytest.raises(InvalidInput, match="narrow the filter"):
+        start("pause", Selection(pairs=needles))
 
 
 def test_one_request_sent_twice_is_one_operation(flow: Workflow) -> None:

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
 
 import pytest
@@ -15,6 +16,7 @@ from ledger.bulk.doing import do_pending
 from ledger.bulk.making import make_operation, stop_operation
 from ledger.bulk.selecting import Selection
 from ledger.models import AuditEntry, BulkItem, BulkOperation, Event, Task
+from ledger.tokens import make_token
 from ledger.workflows import Workflow
 from tests.conftest import ROOT
 from tests.factories import CLIENT, claim, submit
@@ -72,6 +74,23 @@ def check_each_once(operation: BulkOperation, tasks: list[Task], kind: str) -> N
     events = Counter(Event.objects.filter(kind=kind).values_list("task_id", flat=True))
     audited = AuditEntry.objects.filter(request_id=f"bulk:{operation.pk}")
     assert events == Counter(audited.values_list("task", flat=True)) == Counter(keys)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_request_that_is_sent_twice_at_once_makes_one(flow: Workflow, together: Crew) -> None:
+    submit(flow)
+    keys = [uuid.uuid4() for _ in range(4)]
+    for key in keys:
+        begin = lambda key=key: make_operation("tag", Selection(), actor=CLIENT, key=str(key),  # noqa: E731
+                                               arguments={"tags": [str(key)]})  # fmt: skip
+        made = together(begin, begin, begin)
+        assert len({row.pk for row, _ in made}) == sum(new for _, new in made) == 1
+        make = lambda key=key: make_token("ci", ["read"], created_by="user:1", key=key)  # noqa: E731
+        assert sorted(type(one).__name__ for one in together(make, make, make)) == [
+            "AlreadySettled", "AlreadySettled", "tuple",
+        ]  # fmt: skip
+    assert AuditEntry.objects.filter(action="bulk_started").count() == len(keys)
+    assert AuditEntry.objects.filter(action="create_token").count() == len(keys)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -20,6 +20,7 @@ from ledger.transitions import holder
 from ledger.transitions.lanes import run_one, set_lane
 from ledger.transitions.sweeps import reclaim_task
 from ledger.workflows import Again, RetryLater, Workflow, registered
+from tests.dashboard.fleet import make_worker
 from tests.factories import CLIENT, LEASE, OWNER, submit
 
 pytestmark = pytest.mark.both_databases
@@ -222,6 +223,36 @@ def test_a_lane_over_its_budget_is_skipped_until_the_day_is_over(flow: Workflow)
     change("tenant", cost_day=None, tokens_month=20)
     why = lanes.read_closed().get("tenant", ("", None))[0]
     assert why.startswith("lane over its month's tokens until") == (midnight.day != 1)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_lane_over_its_budget_gives_a_task_back_once(
+    flow: Workflow, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    """Not until its releases are used up: also while the settings that were read are young, and for
+    the one task that is let through a pause."""
+    for module, name in ((lanes, "RULES_SECONDS"), (lanebudgets, "SUMS_SECONDS")):
+        monkeypatch.setattr(module, name, 600.0)
+
+    def call(ctx: Any) -> Again:
+        with ctx.reserve(cost="1.00") as hold:
+            hold.settle(cost="1.00")
+        return Again()
+
+    caller = Workflow("caller")
+    caller.step(call)
+    with registered(caller):
+        change("tenant", cost_day="2.00")
+        make_worker(caller)
+        task = submit(caller, lane="tenant")
+        if paused:
+            change("tenant", paused=True)
+            run_one("tenant", actor=CLIENT)
+        units = len(run_units(Engine(OWNER), 20))
+    task.refresh_from_db()
+    assert (task.status, task.used_units, units) == (states.QUEUED, 2, 3)
+    assert task.releases == 1
+    assert "lane over its day's money" in lanes.may_start(task, lanes.read_closed())
 
 
 def test_a_childs_money_counts_once_in_its_own_lane(flow: Workflow) -> None:

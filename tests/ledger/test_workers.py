@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 
-from ledger import clock, sql, states
+from ledger import clock, queries, sql, states
 from ledger.calls import Call, answer_call
 from ledger.errors import InvalidInput, LeaseLocked, LeaseLost, NotAllowed, NotFound, WorkerEnded
 from ledger.models import AuditEntry, Task, Worker
+from ledger.runner import Engine
+from ledger.settling import Registration
 from ledger.sweeper import look_ahead
 from ledger.transitions import holder, operators, sweeps
 from ledger.transitions.workers import declare_dead, drain_worker, undrain_worker
@@ -165,3 +168,63 @@ def test_a_row_that_a_standing_session_holds_is_said_and_nothing_is_done(flow: W
         connection.close()
     assert Worker.objects.get().told == ""
     assert declare_dead(OWNER, actor=OPERATOR) == 1
+
+
+def test_where_all_that_could_run_it_drain_the_product_says_so(db: None, flow: Workflow) -> None:
+    make_worker(flow)
+    make_worker(flow, owner="host:2:b")
+    task = submit(flow)
+    drain_worker(OWNER, actor=OPERATOR)
+    assert queries.load_fleet().find_reason(task) == ""
+    drain_worker("host:2:b", actor=OPERATOR)
+    fleet = queries.load_fleet()
+    assert fleet.find_reason(task) == "every worker for it drains"
+    assert queries.list_unknown(fleet) == {(flow.name, flow.version)}
+    undrain_worker(OWNER, actor=OPERATOR)
+    assert queries.load_fleet().find_reason(task) == ""
+
+
+def register(owner: str, cluster: str) -> None:
+    """A process of the cluster comes."""
+    Registration(Engine(owner), cluster).tick()
+
+
+def test_a_cluster_drains_on_when_its_last_worker_is_declared_dead(
+    db: None, flow: Workflow
+) -> None:
+    make_worker(flow, cluster="c")
+    drain_worker(OWNER, actor=OPERATOR, cluster=True)
+    declare_dead(OWNER, actor=OPERATOR)
+    register("host:2:b", "c")
+    fresh = Worker.objects.get(pk="host:2:b")
+    assert (fresh.told, fresh.told_by) == ("drain_all", str(OPERATOR))
+    assert look_ahead(OWNER).told == "dead_all"
+    with pytest.raises(WorkerEnded, match="was declared dead"):
+        undrain_worker(OWNER, actor=OPERATOR)
+    undrain_worker("host:2:b", actor=OPERATOR, cluster=True)
+    register("host:3:c", "c")
+    assert set(Worker.objects.values_list("told", flat=True)) == {"dead", ""}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("told", ["drain_all", ""])
+def test_a_process_that_comes_while_its_cluster_is_told_hears_it_too(
+    flow: Workflow, told: str
+) -> None:
+    make_worker(flow, cluster="c", told="" if told else "drain_all")
+    tell = drain_worker if told else undrain_worker
+
+    def come() -> None:
+        register("host:2:b", "c")
+        connection.close()
+
+    comes = threading.Thread(target=come)
+    with sql.atomic():
+        tell(OWNER, actor=OPERATOR, cluster=True)
+        comes.start()
+        if connection.vendor == "postgresql":
+            comes.join(1.0)  # what it would do without waiting, it does in this time
+    deadline = time.monotonic() + 30
+    comes.join(30)
+    assert time.monotonic() < deadline
+    assert set(Worker.objects.values_list("told", flat=True)) == {told}
