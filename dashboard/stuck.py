@@ -43,7 +43,7 @@ KINDS = (
     Kind(trouble.STALLED, words.STALLED,
          "lease alive, no progress; nothing happens by itself until the unit's time is up"),
     Kind(trouble.LOST, words.LOST, "lease expired; queues again by itself"),
-    Kind(trouble.NO_WORKER, words.NO_WORKER, 
+    Kind(trouble.NO_WORKER, words.NO_WORKER,
          "queued, but no live worker knows this version, or all that do were told to drain"),
     Kind(trouble.GAVE_UP, words.Look("Gave up", "dead", "is-dead"),
          "a bound is used up; each waits for a person"),

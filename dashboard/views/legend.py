@@ -26,8 +26,11 @@ MEANINGS = {
 OTHERS = (
     (words.STALLED, "Running, the lease is alive, but no unit ended and nothing was reported."),
     (words.LOST, "Its lease ran out: the worker is gone. It is queued again by itself."),
-    (words.NO_WORKER, "Queued, but no live worker knows this version of its workflow, or all that do "
-     "were told to drain."),
+    (
+        words.NO_WORKER,
+        "Queued, but no live worker knows this version of its workflow, or "
+        "all that do were told to drain.",
+    ),
     (words.EVENTS["repaired"], "The work was wrong, so it is done again from an earlier step."),
 )
 LISTS, TASK = ("tasks", "approvals", "trouble"), ("task",)

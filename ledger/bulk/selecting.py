@@ -14,8 +14,7 @@ from django.db.models import F, QuerySet, Sum
 from ledger.bulk.actions import BulkAction
 from ledger.errors import InvalidInput
 from ledger.models import Task
-from ledger.queries import DEFAULT_LIMIT, Fleet, Page, TaskFilter, task_json
-from ledger.queries import filters
+from ledger.queries import DEFAULT_LIMIT, Fleet, Page, TaskFilter, filters, task_json
 from ledger.queries.filters import IsStalled
 from ledger.queries.paging import page_newest
 from ledger.queries.seen import see_tasks
@@ -46,8 +45,11 @@ class Selection:
             return see_tasks().filter(pk__in=self.ids)
         found = self._filter.found
         if found is not None and found.count >= filters.MOST_FOUND:
-            raise InvalidInput("tasks", f"{filters.MOST_FOUND:,} or more have this text in "
-                               "whatever status, and no more are looked at" + NARROW)
+            raise InvalidInput(
+                "tasks",
+                f"{filters.MOST_FOUND:,} or more have this text in "
+                "whatever status, and no more are looked at" + NARROW,
+            )
         return self._filter.apply(see_tasks())
 
     def describe(self) -> dict[str, Any]:
@@ -98,9 +100,7 @@ def read_ids(given: Sequence[Any]) -> tuple[UUID, ...]:
 
 def say_bound(number: int | str) -> str:
     """The bound, and what to do about it."""
-    return (
-        f"{number} tasks are chosen, and one operation takes {MAX_ITEMS:,}{NARROW}"
-    )
+    return f"{number} tasks are chosen, and one operation takes {MAX_ITEMS:,}{NARROW}"
 
 
 def preview(action: BulkAction, selection: Selection) -> Preview:

@@ -106,8 +106,10 @@ def _end_worker(owner: str, actor: Actor, reason: str) -> int:
         if row.told in DEADS and not tasks:
             return 0
         Worker.objects.filter(pk=owner).update(
-            told=DEAD_ALL if row.told in {DRAIN_ALL, DEAD_ALL} else DEAD, told_by=str(actor),
-            told_at=now, stopped_at=row.stopped_at or now,
+            told=DEAD_ALL if row.told in {DRAIN_ALL, DEAD_ALL} else DEAD,
+            told_by=str(actor),
+            told_at=now,
+            stopped_at=row.stopped_at or now,
         )
         auditing.write_entry(actor, "declare_dead", f"worker:{owner}", at=now, reason=reason,
                              before={"told": row.told},

@@ -222,7 +222,7 @@ def test_a_search_that_stops_at_its_bound_chooses_nothing(
     needles = (("q", "needle"), ("status", "queued"))
     assert preview(BULK_ACTIONS["pause"], Selection(pairs=needles)).applies == 2
     submit(flow, title="a needle")
-    with pytest.raises(InvalidInput, match="3 or more have this text.*narrow the filter"):
+    with pytest.raises(InvalidInput, match=r"3 or more have this text.*narrow the filter"):
         preview(BULK_ACTIONS["pause"], Selection(pairs=needles))
     with pytest.raises(InvalidInput, match="narrow the filter"):
         start("pause", Selection(pairs=needles))
