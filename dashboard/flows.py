@@ -152,7 +152,7 @@ def list_policies(workflow: Workflow) -> list[tuple[str, str]]:
     )  # fmt: skip
     return [
         ("A used-up limit", "asks people" if workflow.on_limit == "ask" else "ends the task"),
-        ("Who submitted it", "may answer" if workflow.self_approval else "answers nothing"),
-        ("Least risk of its questions", workflow.risk_floor),
+        ("Its submitter", "may answer its questions" if workflow.self_approval else "may not answer them"),
+        ("Risk of its questions", f"{workflow.risk_floor} or more"),
         ("Its steps may use", uses),
     ]

@@ -100,10 +100,10 @@ class TokenForm(forms.Form):
 
     HELP = {
         "name": "Who or what will use it.",
-        "lanes": "With commas between; empty: every lane. Nothing exists for it outside of these.",
-        "payload": "Else it is shown statuses, times and names only.",
+        "lanes": "With commas between; empty: every lane. It sees nothing of any other.",
+        "payload": "Without it, it reads statuses, times and names only.",
         "days": "Empty: until it is revoked.",
-        "owner": "Neither of the two answers what the other submitted.",
+        "owner": "Whose helper it is: neither may answer an approval of a task that the other submitted.",
     }
 
     def __init__(self, *args: Any, me: str = "", **kwargs: Any) -> None:

@@ -417,7 +417,7 @@
     jump(1);
   });
   document.addEventListener("click", (event) => {
-    if (!event.target.closest("#palette-open") || event.ctrlKey || event.metaKey) return;
+    if (!event.target.closest("#palette-open, [data-palette]") || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
     openPalette();
   });

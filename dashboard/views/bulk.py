@@ -192,7 +192,7 @@ def show_bulk(request: PageRequest, bulk_id: UUID) -> HttpResponseBase:
     pairs = operation["selection"].get("filter")
     called = shown.name_actors({operation["actor"], operation["stopped_by"] or "system"})
     context: dict[str, Any] = {
-        "section": "tasks",
+        "section": "bulk",
         "operation": show_one(operation, called),
         "alive": alive,
         "chips": list_chips([tuple(pair) for pair in pairs or ()]),

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 from urllib.parse import urlencode
 
+from django.contrib import messages
 from django.http import HttpResponse, HttpResponseBase
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -83,6 +84,7 @@ def edit_lane(request: PageRequest) -> HttpResponseBase:
         audit_error(request, error)
         form.add_error(None, "Somebody else changed the lane meanwhile; this is how it is now.")
         return render_form(request, lane, form, 409)
+    messages.success(request, f"Lane {name} saved.")
     return SeeOther(reverse("dashboard:lanes"))
 
 
@@ -114,6 +116,7 @@ def act_on_lane(request: PageRequest) -> HttpResponseBase:
         if wanted == "run-one":
             return SeeOther(reverse("dashboard:task", args=[run_one(name, **told)]))
         set_lane(name, {}, paused=wanted == "pause", **told)
+        messages.success(request, f"Lane {name} {'paused' if wanted == 'pause' else 'resumed'}.")
     except (InvalidInput, StaleRevision, WrongStatus) as error:
         return refuse_action(request, error)
     return SeeOther(reverse("dashboard:lanes"))

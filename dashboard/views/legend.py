@@ -45,6 +45,7 @@ KEYS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("g n", "Alerts", ()),
     ("g l", "Audit log", ()),
     ("j k", "Next, previous row of a list; Enter opens it", LISTS),
+    ("x ⇧X", "Select the row; select from the last one to it", ("tasks",)),
     ("/", "To the filter of a list; Esc leaves it", LISTS),
     ("[ ]", "Previous, next task of the list that you came from", TASK),
     ("⇧R c", "On a task: restart from a step, cancel; each opens its dialog", TASK),

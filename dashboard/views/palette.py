@@ -20,11 +20,16 @@ MAX_TEXT = 100
 MAX_WORKFLOWS = 5
 PAGES = (
     ("Overview", "overview", READ), ("Tasks", "tasks", READ), ("Approvals", "approvals", READ),
-    ("Stalled, gave up", "trouble", READ), ("Workers", "workers", READ),
-    ("Workflows", "workflows", READ), ("Alerts", "alerts", OPERATE), ("Settings", "settings", READ),
+    ("Saved views", "saved-views", READ), ("Stalled, gave up", "trouble", READ),
+    ("Workers", "workers", READ), ("Lanes", "lanes", READ), ("Workflows", "workflows", READ),
+    ("Bulk actions", "bulks", READ), ("Alerts", "alerts", OPERATE), ("Settings", "settings", READ),
     ("Legend: shapes, reasons, keys", "legend", READ), ("Audit log", "audit", AUDIT),
+    ("API tokens", "tokens", ADMIN),
 )  # fmt: skip
-DEEDS = (("New alert rule", "alert-new", ADMIN), ("Change the time zone", "settings", READ))
+DEEDS = (
+    ("New alert rule", "alert-new", ADMIN), ("New API token", "token-new", ADMIN),
+    ("Set a lane", "lane", OPERATE), ("Change the time zone", "settings", READ),
+)  # fmt: skip
 
 
 class Place(NamedTuple):

@@ -211,6 +211,7 @@ def load_frame(
         ],
         "sort_label": SORTS[wanted.sort],
         "picks": list_picks(wanted),
+        "usual": write_columns(wanted, USUAL),
     } | list_tabs(request, wanted, nearest=empty)
 
 

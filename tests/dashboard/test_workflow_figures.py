@@ -66,7 +66,7 @@ def test_the_page_says_how_each_step_does(operator: Client, three: Workflow) -> 
     assert "1 unit a run" in rows[0][0]
     assert "Of the last 2 runs of this version" in text
     assert "1 under way" in text
-    assert "answers nothing" in text
+    assert "may not answer them" in text
 
 
 def test_questions_of_the_sample_and_how_long_they_waited(
@@ -103,7 +103,7 @@ def test_the_list_says_how_versions_do(operator: Client, three: Workflow) -> Non
     card = next(one for one in text.split('<li class="grp">') if ">three</a>" in one)
     told = re.findall(r"<dt>([^<]+)</dt><dd class=\"num\">(?:<a[^>]*>)?([^<]+)<", card)
     figures = dict(told)
-    assert (figures["Runs"], figures["Success"], figures["Money a run"]) == ("2", "50%", "$2.00")
+    assert (figures["Ended"], figures["Success"], figures["Money a run"]) == ("2", "50%", "$2.00")
     assert figures["Failed last"].endswith("ago")
     assert "active" in card
 
