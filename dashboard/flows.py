@@ -152,7 +152,7 @@ def list_policies(workflow: Workflow) -> list[tuple[str, str]]:
     )  # fmt: skip
     return [
         ("A used-up limit", "asks people" if workflow.on_limit == "ask" else "ends the task"),
-        ("Its submitter", "may answer its questions" if workflow.self_approval else "may not answer them"),
+        ("Its submitter", "may answer it" if workflow.self_approval else "may not answer it"),
         ("Risk of its questions", f"{workflow.risk_floor} or more"),
         ("Its steps may use", uses),
     ]

@@ -103,7 +103,7 @@ class TokenForm(forms.Form):
         "lanes": "With commas between; empty: every lane. It sees nothing of any other.",
         "payload": "Without it, it reads statuses, times and names only.",
         "days": "Empty: until it is revoked.",
-        "owner": "Whose helper it is: neither may answer an approval of a task that the other submitted.",
+        "owner": "A person. Neither of the two may answer approvals of what the other submitted.",
     }
 
     def __init__(self, *args: Any, me: str = "", **kwargs: Any) -> None:
