@@ -16,6 +16,9 @@ from ledger.models import Approval
 from ledger.transitions.values import list_misfits
 
 DECISIONS = (("approve", "Approve"), ("reject", "Reject"), ("send_back", "Send back"))
+LINE = 60
+"""Characters that a field of one line shows."""
+
 WHOLE = "values"
 """The one field of a form that is no object of named values."""
 
@@ -136,6 +139,8 @@ def read_setting(
     wanted = read_wanted(name, schema, known, required)
     default = proposal.get(name, wanted.default)
     kind = "json" if wanted.kind == "file" or not fits_kind(wanted, default) else wanted.kind
+    if kind == "text" and default and (len(default) > LINE or "\n" in default):
+        kind = "long"  # a field of one line shows no end of it, and would lose its line breaks
     return dataclasses.replace(wanted, kind=kind, default=default)
 
 
@@ -153,7 +158,7 @@ def fits_kind(wanted: Wanted, value: Any) -> bool:
         return isinstance(value, bool)
     if wanted.kind in {"integer", "number"}:
         return isinstance(value, int | float) and not isinstance(value, bool)
-    return wanted.kind == "json" or isinstance(value, str)
+    return wanted.kind == "json" or (isinstance(value, str) and "\r" not in value)
 
 
 def make_setting(wanted: Wanted, asked: Approval) -> forms.Field:

@@ -41,7 +41,7 @@ def read_findings(given: Any) -> list[dict[str, Any]]:
         return []
     return [
         {**{name: str(one.get(name, "")) for name in ("evaluator", "where", "message")},
-         "look": WARNED if one["severity"] == "warning" else FOUND}
+         "look": WARNED if one.get("severity") == "warning" else FOUND}
         for one in given
     ]  # fmt: skip
 
@@ -59,4 +59,4 @@ def _is_layer(one: Any) -> bool:
 
 
 def _is_finding(one: Any) -> bool:
-    return isinstance(one, Mapping) and {"message", "severity"} <= one.keys()
+    return isinstance(one, Mapping) and isinstance(one.get("message"), str)

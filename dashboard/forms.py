@@ -88,8 +88,13 @@ class LimitsForm(ActionForm):
             "tokens": f"{task.used_tokens_in + task.used_tokens_out:,}",
             "cost": f"${conf.format_money(task.used_cost)}",
         }
+        ended = task.status_reason.removeprefix("limit_")
         for name, text in used.items():
             self.fields[name].help_text = f"Used so far: {text}."
+            if name == ended:
+                self.fields[
+                    name
+                ].help_text = f"Used up: {text}. The task goes on with a higher one."
         self.fields["wall"].help_text = "Waiting for people is not counted."
 
     def read_values(self) -> dict[str, Any]:

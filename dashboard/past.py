@@ -135,7 +135,7 @@ def tell_events(
         event
         | {
             "by": called.get(actor_text(event["actor"]), ""),
-            "summary": shown.summarise_data(event["data"]),
+            "summary": shown.summarise_event(event["kind"], event["data"]),
         }
         for event in events
     ]

@@ -130,6 +130,44 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
     return clean_text("; ".join(part for part in parts if part), limit)
 
 
+def summarise_event(kind: str, data: dict[str, Any]) -> str:
+    """An event in one line: the kinds whose data are no sentence by themselves in words of their
+    own, all others by `summarise_data`."""
+    said = SENTENCES.get(kind)
+    if said is None or not said[0] <= data.keys():
+        return summarise_data(data)
+    told, rest = said[1](data), {k: v for k, v in data.items() if k not in said[0] | {"call"}}
+    return clean_text("; ".join(filter(None, (told, summarise_data(rest)))), 300)
+
+
+def _say_circle(data: Mapping[str, Any]) -> str:
+    again = "it failed each time" if data["failed"] else "the same came back each time"
+    return f"{data['tool']} called {data['times']} times with the same arguments, {again}"
+
+
+def _say_share(data: Mapping[str, Any]) -> str:
+    if data["limit"] == "cost":
+        return f"{data['percent']}% of the money: ${data['used']} of ${data['of']}"
+    return f"{data['percent']}% of the {data['limit']}: {data['used']:,} of {data['of']:,}"
+
+
+def _say_question(data: Mapping[str, Any]) -> str:
+    return f"{data['subject']} ({data['risk']} risk)"
+
+
+def _say_children(data: Mapping[str, Any]) -> str:
+    return f"{data['count']:,} child task{'' if data['count'] == 1 else 's'}"
+
+
+SENTENCES = {
+    "circling": ({"tool", "times", "failed", "round"}, _say_circle),
+    "limit_warned": ({"limit", "percent", "used", "of"}, _say_share),
+    "approval_requested": ({"subject", "risk"}, _say_question),
+    "spawned": ({"count"}, _say_children),
+}
+"""By kind of event: the keys that its sentence is made of, and what makes it."""
+
+
 def _tell_list(value: list[Any]) -> str:
     """The first parts; of an evaluator's findings where and what."""
     if findings := read_findings(value):

@@ -197,7 +197,19 @@ def make_field(wanted: Wanted) -> forms.Field:
     if wanted.kind == "json":
         text = "" if default is None else json.dumps(default, indent=2, ensure_ascii=False)
         return JsonField(initial=text, **options)
-    return forms.CharField(initial=default, strip=False, **options)
+    return TextField(initial=default, strip=False, **options)
+
+
+class TextField(forms.CharField):
+    """Text whose ends of line are as they were: a browser sends all of them as CR LF."""
+
+    def clean(self, value: Any) -> Any:
+        """The text, its lines ended by LF."""
+        return super().clean(value).replace("\r\n", "\n")
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """True when more than the ends of lines differ."""
+        return super().has_changed(initial, (data or "").replace("\r\n", "\n"))
 
 
 class LinesField(forms.CharField):

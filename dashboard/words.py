@@ -97,7 +97,7 @@ EVENTS = {
     "resumed": Look("Resumed", "run", "is-run"),
     "retried": Look("Retried now", "run", "is-run"),
     "limits_changed": Look("Limits changed", "idle", "is-idle"),
-    "limit_warned": Look("Limit nearly used", "stall", "is-stall"),
+    "limit_warned": Look("Limit partly used", "stall", "is-stall"),
     "tool_denied": Look("Tool call denied", "fail", "is-fail"),
     "circling": Look("Goes in circles", "stall", "is-stall"),
     "effect_marked": Look("Effect settled by a person", "idle", "is-idle"),

@@ -152,7 +152,9 @@ def look_into(row: Artifact) -> Preview:
 def read_rows(text: str) -> list[list[str]]:
     """The first rows of a CSV, one more than are shown; empty where it is none."""
     try:
-        found = csv.reader(io.StringIO(text, newline=""), strict=True)
+        head = text.partition("\n")[0]
+        mark = max(",;\t", key=head.count)  # of as many the first: the comma
+        found = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
         rows = [row for row in itertools.islice(found, MAX_ROWS + 1) if row]
     except csv.Error:
         return []

@@ -383,7 +383,7 @@ def test_a_form_has_a_field_for_each_property(approver: Client, three: Workflow)
     for part in (
         'name="in-title" type="text" value="Ferry"', 'inputmode="numeric" value="1"',
         'inputmode="decimal" value="0.5"', 'name="in-tests" checked',
-        '<option value="archive" selected>', ">a\nb</textarea>", "Proposed: Ferry",
+        '<option value="archive" selected>', ">\na\nb</textarea>", "Proposed: Ferry",
         "Title of the report",
     ):  # fmt: skip
         assert part in text, part
@@ -395,6 +395,19 @@ def test_a_form_has_a_field_for_each_property(approver: Client, three: Workflow)
     }  # fmt: skip
     assert asked.proposal == PROPOSED
     assert "Ferry times" in approver.get(path_of(asked)).content.decode()
+
+
+@pytest.mark.parametrize("told", ["a\nb\n", "\na", "a\r\nb", "w" * 90])
+def test_text_of_many_lines_is_approved_as_it_was_proposed(
+    approver: Client, three: Workflow, told: str
+) -> None:
+    form = {"type": "object", "properties": {"told": {"type": "string"}}}
+    asked = put(three, form=form, proposal={"told": told})
+    text = html.unescape(approver.get(path_of(asked)).content.decode())
+    shown = text.partition('name="in-told"')[2].partition(">\n")[2].partition("</textarea>")[0]
+    answer(approver, asked, "approve", **{"in-told": shown.replace("\n", "\r\n")})
+    asked.refresh_from_db()
+    assert (asked.status, asked.values) == ("approved", {"told": told})
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,9 @@ def test_a_table_is_shown_as_one_and_json_keeps_its_numbers(
     assert '<th scope="col">name</th><th scope="col">sum</th>' in text
     assert "<td>&lt;b&gt;, Ltd</td><td>1</td>" in text
     assert "Cut here, after 200 rows" in text
+    spaced = read(operator, save(b"page;words\n1,5;2\n", "german.csv"))
+    assert "1,5</" in spaced
+    assert "page;" not in spaced
     assert "<pre" in read(operator, save(b'a,"b\n', "torn.csv")), "what is no CSV is text"
     given = '{"a": [1, {"b": 1.50}], "c,": [], "d": 12345678901234567890123e2}'
     text = read(operator, save(given.encode(), "x.json"))

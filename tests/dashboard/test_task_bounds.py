@@ -53,3 +53,22 @@ def test_an_event_tells_the_values_of_an_answer_by_their_own_names() -> None:
     values = {"article": "tea", "count": 4, "to": "the office", "number": 7}
     told = shown.summarise_data({"decision": "approve", "values": values, "number": 1})
     assert told == "decision: approve; article: tea; count: 4; to: the office; number: 7"
+
+
+def test_what_is_no_sentence_by_its_data_is_told_in_one() -> None:
+    told = shown.summarise_event
+    circle = {"tool": "look_up", "call": "c1", "times": 3, "failed": False, "round": 0}
+    assert told("circling", circle) == (
+        "look_up called 3 times with the same arguments, the same came back each time"
+    )
+    share = {"limit": "tokens", "percent": 50, "used": 26_700, "of": 50_000}
+    assert told("limit_warned", share) == "50% of the tokens: 26,700 of 50,000"
+    share |= {"limit": "cost", "used": "0.50", "of": "1.00"}
+    assert told("limit_warned", share) == "50% of the money: $0.50 of $1.00"
+    asked = {"subject": "Publish?", "risk": "high", "limit": "limit_cost"}
+    assert told("approval_requested", asked) == ("Publish? (high risk); the money limit is used up")
+    assert told("spawned", {"count": 1, "children": ["a"]}) == "1 child task"
+    assert told("compensating", {"count": 2}) == "effects to undo: 2"
+    assert told("circling", {}) == ""  # its contents are hidden
+    wrong = [{"message": "It is missing.", "where": "page-3"}]
+    assert told("repaired", {"feedback": {"findings": wrong}}) == "page-3: It is missing"
