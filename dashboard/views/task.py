@@ -43,9 +43,10 @@ def show_task(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     if unchanged := find_unchanged(request, tag):
         return unchanged
     row = queries.find_task(task_id)
-    if drop_beat(before) != drop_beat(queries.make_tag(row)):
-        return render_task(request, task_id, row=row)
-    context = load_moving(row, read_wish(request))
+    fleet = load_fleet_for(row)
+    if drop_beat(before) != drop_beat(queries.make_tag(row, fleet)):
+        return render_task(request, task_id, row=row, fleet=fleet)
+    context = load_moving(row, read_wish(request), fleet)
     return render_page(request, TEMPLATE, context, part="task-beat", tag=context["tag"])
 
 
@@ -60,6 +61,7 @@ def render_task(
     task_id: UUID,
     *,
     row: Task | None = None,
+    fleet: queries.Fleet | None = None,
     status: int = 200,
     notice: tuple[str, str] | None = None,
     after_action: bool = False,
@@ -72,7 +74,7 @@ def render_task(
     polled = row is not None
     row = row or queries.find_task(task_id)
     wish = read_wish(request)
-    context = load_moving(row, wish)
+    context = load_moving(row, wish, fleet or load_fleet_for(row))
     context |= load_rest(context, wish)
     context |= {"section": "tasks", "notice": notice, "position": name_position(row)}
     context["around"] = None if wants_part(request) else find_around(wish, task_id)
@@ -109,10 +111,9 @@ def render_task(
     )
 
 
-def load_moving(row: Task, wish: Wish) -> dict[str, Any]:
+def load_moving(row: Task, wish: Wish, fleet: queries.Fleet) -> dict[str, Any]:
     """What a beat can move: vitals and picture. At most four queries beside the row's own."""
     now: Any = getattr(row, "read_at")  # noqa: B009  an annotation of find_task
-    fleet = load_fleet_for(row)
     task = shown.show_row(queries.task_json(row, fleet), now)
     names = shown.list_step_names(row, fleet)
     units = queries.list_units(row.pk, step=wish.step, seq=wish.unit)
@@ -125,7 +126,7 @@ def load_moving(row: Task, wish: Wish) -> dict[str, Any]:
         before = queries.read_past_runs(row.workflow, row.workflow_version)
     return {
         # Of the row, which was read before the rest: a tag may be older than what is shown.
-        "tag": queries.make_tag(row),
+        "tag": queries.make_tag(row, fleet),
         "row": row,
         "task": task,
         "wish": wish,

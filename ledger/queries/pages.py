@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import zlib
 from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,7 @@ from ledger.errors import NotFound, TaskNotFound
 from ledger.models import Event, StepOutput, Task
 from ledger.models.approvals import OPEN
 from ledger.queries.filters import IsStalled
+from ledger.queries.fleet import Fleet, load_fleet
 from ledger.queries.history import show_event, show_outputs
 from ledger.queries.seen import hide_text, see_approvals, see_tasks
 from ledger.queries.tasks import COUNT_CAP
@@ -40,7 +42,8 @@ class StepSum:
 
 def read_tag(task_id: UUID) -> str:
     """The polling tag of a task; see `make_tag`. Raises TaskNotFound."""
-    columns = "revision beat status lease_until cancel_requested updated_at".split()
+    columns = ("revision", "beat", "status", "lease_until", "cancel_requested", "updated_at",
+               "workflow", "workflow_version", "lane")  # fmt: skip
     rows = see_tasks().annotate(stalled=IsStalled(), read_at=clock.now()).only(*columns)
     row = rows.filter(pk=task_id).first()
     if row is None:
@@ -48,16 +51,21 @@ def read_tag(task_id: UUID) -> str:
     return make_tag(row)
 
 
-def make_tag(row: Task) -> str:
-    """`revision.beat`, and what time alone has made of a running task since.
+def make_tag(row: Task, fleet: Fleet | None = None) -> str:
+    """`revision.beat`, and what time alone has made of a running task since, or of a queued one its
+    workers and its lane.
 
-    That is `.lost`, `.late` or `.stalled`, and `.stop` once it may be stopped. Of a row with
-    `read_at` and `stalled`.
+    That is `.lost`, `.late` or `.stalled`, and `.stop` once it may be stopped; a sum over why it
+    does not start. Of a row with `read_at` and `stalled`.
     """
+    why = ""
+    if row.status == states.QUEUED:
+        why = (fleet or load_fleet()).find_reason(row)
     late = "stalled" if getattr(row, "stalled", False) else ""
     if (left := seconds_left(row)) is not None and left < count_warning():
         late = "late" if left > 0 else "lost"
-    parts = [str(row.revision), str(row.beat), late, "stop" if may_stop(row) else ""]
+    parts = [str(row.revision), str(row.beat), late, "stop" if may_stop(row) else "",
+             f"{zlib.crc32(why.encode()):x}" if why else ""]  # fmt: skip
     return ".".join(part for part in parts if part)
 
 

@@ -13,8 +13,11 @@ from django.urls import reverse
 from ledger import sql, states
 from ledger.models import Task
 from ledger.transitions import holder, operators
+from ledger.transitions.lanes import set_lane
+from ledger.transitions.workers import drain_worker
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
+from tests.dashboard.fleet import make_worker
 from tests.dashboard.test_templates import Elements
 from tests.factories import (
     LEASE,
@@ -152,6 +155,32 @@ def test_a_lost_worker_shows_before_anybody_reclaims(operator: Client, three: Wo
     assert 'id="task-head"' in poll.content.decode()
 
 
+def test_a_queued_task_shows_when_nothing_can_start_it_any_more(
+    operator: Client, three: Workflow
+) -> None:
+    """Nothing is written to it then, so its revision says nothing of that."""
+    worker = make_worker(three)
+    task = submit(three)
+    tag = read_tag(operator.get(path_of(task)))
+
+    def poll() -> str:
+        nonlocal tag
+        answer = operator.get(path_of(task), headers=PART | {"HX-PTag": tag})
+        tag = answer.get("HX-PTag", tag)
+        return answer.content.decode()
+
+    assert poll() == ""
+    set_lane(task.lane, {}, paused=True, actor=OPERATOR)
+    assert "its lane is paused" in poll()
+    assert poll() == ""
+    set_lane(task.lane, {}, paused=False, actor=OPERATOR)
+    assert "its lane is paused" not in poll()
+    drain_worker(worker.owner, actor=OPERATOR)
+    assert "every worker for it drains" in poll()
+    worker.delete()
+    assert "no worker is running" in poll()
+
+
 @pytest.mark.parametrize("status", sorted(states.FINISHED))
 def test_a_finished_task_is_not_polled(operator: Client, three: Workflow, status: str) -> None:
     text = operator.get(path_of(make_in(status, three))).content.decode()
@@ -194,7 +223,7 @@ def test_the_page_and_its_poll_take_few_queries(
     if status in states.FINISHED:
         return
     tag = read_tag(page)
-    with django_assert_max_num_queries(4):
+    with django_assert_max_num_queries(5 if status == states.QUEUED else 4):
         poll = operator.get(path_of(task), headers=PART | {"HX-PTag": tag})
     assert poll.status_code == 304
     with django_assert_max_num_queries(12):
