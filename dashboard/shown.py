@@ -26,7 +26,10 @@ def show_effect(effect: dict[str, Any]) -> dict[str, Any]:
     in_hand = undo is not None and undo["state"] == "intent"
     told = {"args": effect["args"], "result": effect["result"]}
     told |= {"undone": undo["result"]} if undo else {}
+    agent, _, rest = effect["name"].partition(".")
     return effect | {
+        # An agent's call, `tool.NAME.ID`: the id, which nobody reads, stands in the key below.
+        "title": rest.rpartition(".")[0] if agent == "tool" and "." in rest else effect["name"],
         "look": words.EFFECTS["undoing" if in_hand else state],
         "in_hand": in_hand,
         "open": state in MARKS,
@@ -155,6 +158,10 @@ def _say_question(data: Mapping[str, Any]) -> str:
     return f"{data['subject']} ({data['risk']} risk)"
 
 
+def _say_start(data: Mapping[str, Any]) -> str:
+    return f"not before {tell_stored(data['until'])}"
+
+
 def _say_children(data: Mapping[str, Any]) -> str:
     return f"{data['count']:,} child task{'' if data['count'] == 1 else 's'}"
 
@@ -164,6 +171,7 @@ SENTENCES = {
     "limit_warned": ({"limit", "percent", "used", "of"}, _say_share),
     "approval_requested": ({"subject", "risk"}, _say_question),
     "spawned": ({"count"}, _say_children),
+    "submitted": ({"until"}, _say_start),
 }
 """By kind of event: the keys that its sentence is made of, and what makes it."""
 

@@ -78,7 +78,10 @@ def draw_holds(timeline: Timeline, axis: Axis) -> list[Hold]:
 
 
 def _is_narrow(last: Hold, left: float, right: float) -> bool:
-    return last.worker == SEVERAL or max(last.bar.right - last.bar.left, right - left) < NARROW
+    """True when neither is wide enough to be told apart; a long hold keeps its own name."""
+    return right - left < NARROW and (
+        last.worker == SEVERAL or last.bar.right - last.bar.left < NARROW
+    )
 
 
 def say_holds(holds: Sequence[Hold]) -> str:

@@ -69,6 +69,7 @@ def test_what_is_no_sentence_by_its_data_is_told_in_one() -> None:
     assert told("approval_requested", asked) == ("Publish? (high risk); the money limit is used up")
     assert told("spawned", {"count": 1, "children": ["a"]}) == "1 child task"
     assert told("compensating", {"count": 2}) == "effects to undo: 2"
+    assert told("submitted", {"until": "2026-11-30T21:59:51+00:00"}).startswith("not before Mon 30")
     assert told("circling", {}) == ""  # its contents are hidden
     wrong = [{"message": "It is missing.", "where": "page-3"}]
     assert told("repaired", {"feedback": {"findings": wrong}}) == "page-3: It is missing"

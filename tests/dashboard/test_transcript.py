@@ -89,7 +89,7 @@ def test_every_part_is_told_and_nothing_of_it_is_run(operator: Client, three: Wo
     for told in ("Find tea. [image/png, 300 bytes]", "Thinking", "keeps it to itself",
                  "[U+202E]fdp.exe", 'look {"what": "tea"}', 'look {"wh', "Refused by the tool",
                  "no such thing", "of tomorrow", "say more", "no part", "whatever",
-                 "100 in, 20 out, $0.50; so far 120 tokens, $0.50"):  # fmt: skip
+                 "100 tokens in, 20 out, $0.50; so far 120 tokens, $0.50"):  # fmt: skip
         assert told in text, told
 
 

@@ -197,6 +197,15 @@ def test_many_short_holds_are_few_bars() -> None:
     assert held[0].bar.end == spans[-1].end
 
 
+def test_a_long_hold_after_short_ones_keeps_its_name() -> None:
+    spans = [Span("done", "a", at(n), at(n + 0.9), n, seq=n, worker=f"host:{n}:x")
+             for n in range(2)]  # fmt: skip
+    spans.append(Span("running", "b", at(2), at(1_000), 2, worker="host:7:x"))
+    found = Timeline(at(0), at(1_000), spans, [], [], [])
+    held = tracks.draw_holds(found, axis.make_axis(found, True))
+    assert [one.worker for one in held] == [tracks.SEVERAL, "host:7"]
+
+
 def test_steps_to_come_are_as_long_as_they_were_in_past_runs(
     operator: Client, three: Workflow
 ) -> None:
