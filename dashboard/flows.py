@@ -105,7 +105,7 @@ def show_steps(workflow: Workflow, runs: Runs) -> list[dict[str, Any]]:
                 "did": did,
                 "median": charts.find_quantile(did.seconds, 0.5) if did else None,
                 "high": charts.find_quantile(did.seconds, 0.95) if did else None,
-                "each": f"{did.units / runs.count:.3g}" if did and did.units else "",
+                "each": f"{did.units / runs.count:,.1f}".removesuffix(".0") if did and did.units else "",
                 "retried": say_share(did.failed + did.lost, tries) if did else "",
                 "repaired": say_share(min(did.repairs, runs.count), runs.count) if did else "",
                 "money": words.say_money(did.nano) if did else "",
@@ -152,7 +152,7 @@ def list_policies(workflow: Workflow) -> list[tuple[str, str]]:
     )  # fmt: skip
     return [
         ("A used-up limit", "asks people" if workflow.on_limit == "ask" else "ends the task"),
-        ("Its submitter", "may answer it" if workflow.self_approval else "may not answer it"),
+        ("Its submitter", f"may {'' if workflow.self_approval else 'not '}answer its questions"),
         ("Risk of its questions", f"{workflow.risk_floor} or more"),
         ("Its steps may use", uses),
     ]

@@ -66,7 +66,7 @@ def test_the_page_says_how_each_step_does(operator: Client, three: Workflow) -> 
     assert "1 unit a run" in rows[0][0]
     assert "Of the last 2 runs of this version" in text
     assert "1 under way" in text
-    assert "may not answer it" in text
+    assert "may not answer its questions" in text
 
 
 def test_questions_of_the_sample_and_how_long_they_waited(
