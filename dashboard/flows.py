@@ -105,7 +105,7 @@ def show_steps(workflow: Workflow, runs: Runs) -> list[dict[str, Any]]:
                 "did": did,
                 "median": charts.find_quantile(did.seconds, 0.5) if did else None,
                 "high": charts.find_quantile(did.seconds, 0.95) if did else None,
-                "each": f"{did.units / runs.count:,.1f}".removesuffix(".0") if did and did.units else "",
+                "each": say_rate(did.units / runs.count) if did and did.units else "",
                 "retried": say_share(did.failed + did.lost, tries) if did else "",
                 "repaired": say_share(min(did.repairs, runs.count), runs.count) if did else "",
                 "money": words.say_money(did.nano) if did else "",
@@ -142,6 +142,11 @@ def describe_bounds(workflow: Workflow) -> dict[str, Any]:
         "repairs": site.max_repairs if workflow.max_repairs is None else workflow.max_repairs,
         "reclaims": site.max_reclaims,
     }
+
+
+def say_rate(rate: float) -> str:
+    """How often in one run, to a tenth; whole numbers without one."""
+    return f"{rate:,.1f}".removesuffix(".0")
 
 
 def list_policies(workflow: Workflow) -> list[tuple[str, str]]:
