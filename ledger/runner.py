@@ -91,6 +91,12 @@ class Engine:
         """Whether a lease could be kept, and nobody wants it otherwise."""
         return self.can_beat() and not self.orders.drained
 
+    def leave_dead(self) -> None:
+        """A person declared this worker dead: what it claimed before it heard of that goes to
+        another, and so does its place."""
+        self.retire()
+        self.heart.let_go()
+
     def claim(self) -> Claimed | None:
         """The next task to run, if any; opens its slice."""
         self.looked = time.monotonic()
@@ -137,7 +143,7 @@ def open_engine(owner: str, guardian: Guardian) -> Engine:
         engine.sweeper.explain, engine.retire = guardian.explain, guardian.retire
         registration = settling.Registration(engine, guardian.cluster)
         engine.orders.follow(engine.sweeper, owner)
-        engine.orders.on_change, engine.orders.on_dead = registration.hurry, guardian.retire
+        engine.orders.on_change, engine.orders.on_dead = registration.hurry, engine.leave_dead
         follower = livelogs.Follower(steplog.find_running)
         guardian.on_tick += [
             engine.heart.tick, engine.sweeper.tick, registration.tick, follower.tick

@@ -38,9 +38,10 @@ class Gate:
         return max(0, self.bound(paced, now) - (self.burst - 1) * self.interval - now)
 
     def bound(self, paced: int, now: int) -> int:
-        """`paced`, but no later than can come of claims: a clock or a rate that was changed must
-        not close the lane for long."""
-        return min(paced, now + self.burst * self.interval)
+        """`paced`, unless it is later than can come of claims: a clock or a rate was changed, which
+        must not close the lane, so one unit may start now and the others follow at the rate."""
+        latest = now + self.burst * self.interval
+        return paced if paced <= latest else latest - self.interval
 
 
 @dataclasses.dataclass(slots=True)

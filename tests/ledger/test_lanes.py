@@ -164,6 +164,24 @@ def test_a_rate_lets_its_burst_through_and_then_so_many_units_a_second(flow: Wor
     assert taken <= 3 + 1 + int(elapsed / 2)
 
 
+def test_a_clock_that_steps_back_or_a_rate_that_is_raised_closes_no_lane(flow: Workflow) -> None:
+    change("paced", rate=1, per="minute", burst=5)
+    for _ in range(30):
+        submit(flow, lane="paced")
+    engine = Engine(OWNER)
+    clock.offset = 3_600.0
+    assert len(run_units(engine, 20)) == 5
+    clock.offset = 0.0
+    assert len(run_units(engine, 20)) == 1, "at the rate, from now on"
+    assert run_units(engine, 20) == []
+    clock.offset = 61.0
+    assert len(run_units(engine, 20)) == 1
+    change("paced", rate=2, per="second", burst=2)
+    assert len(run_units(engine, 1)) == 1
+    clock.offset += 2.0
+    assert len(run_units(engine, 2)) == 2
+
+
 def test_a_lane_that_is_paused_starts_nothing_and_ends_the_unit_it_runs(flow: Workflow) -> None:
     task = submit(flow, lane="tenant", input={"turns": 5})
     engine = Engine(OWNER)

@@ -9,11 +9,20 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from ledger import clock, queries, sql, states
+from ledger import clock, queries, runner, sql, states
 from ledger.calls import Call, answer_call
-from ledger.errors import InvalidInput, LeaseLocked, LeaseLost, NotAllowed, NotFound, WorkerEnded
+from ledger.errors import (
+    AlreadySettled,
+    InvalidInput,
+    LeaseLocked,
+    LeaseLost,
+    NotAllowed,
+    NotFound,
+    WorkerEnded,
+)
+from ledger.guardian import Guardian
 from ledger.models import AuditEntry, Task, Worker
-from ledger.runner import Engine
+from ledger.runner import Engine, open_engine
 from ledger.settling import Registration
 from ledger.sweeper import look_ahead
 from ledger.transitions import holder, operators, sweeps
@@ -168,6 +177,23 @@ def test_a_row_that_a_standing_session_holds_is_said_and_nothing_is_done(flow: W
         connection.close()
     assert Worker.objects.get().told == ""
     assert declare_dead(OWNER, actor=OPERATOR) == 1
+
+
+def test_what_it_claimed_before_it_heard_that_it_is_dead_goes_to_another(
+    db: None, flow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_engine", None)
+    make_worker(flow)
+    engine = open_engine(OWNER, Guardian())
+    declare_dead(OWNER, actor=OPERATOR)
+    task = submit(flow)
+    held = engine.claim()
+    assert held is not None
+    engine.orders.hear(look_ahead(OWNER), time.monotonic())
+    task.refresh_from_db()
+    assert (task.status, task.attempts, task.reclaims) == (states.QUEUED, 0, 0)
+    with pytest.raises(AlreadySettled):  # given back, and nothing else
+        holder.settle_unit(held, make_unit(held, flow))
 
 
 def test_where_all_that_could_run_it_drain_the_product_says_so(db: None, flow: Workflow) -> None:
