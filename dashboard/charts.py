@@ -48,6 +48,12 @@ class Span:
         back = math.floor((max(0.0, ago) - self.past) / self.size) + 1
         return self.seconds // self.size - max(0, back)
 
+    def find_slot(self, slot: int, size: int, now: float) -> int | None:
+        """The bucket of a slot of `size` seconds since 1970, `now` in seconds being in the last;
+        None before the range."""
+        bucket = self.count - 1 - int(now // self.size) + slot * size // self.size
+        return min(bucket, self.count - 1) if bucket >= 0 else None
+
     def sum_up(self, points: Iterable[tuple[float | None, float]]) -> list[float]:
         """One sum for each bucket from (seconds ago, amount)."""
         sums = [0.0] * self.count

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,7 +15,7 @@ from dashboard.failures import group_failures
 from dashboard.templatetags.longwatch import duration, grouped
 from ledger import conf, queries, states
 from ledger.models import Worker
-from ledger.queries import Ended, Trouble, Unfinished, trouble
+from ledger.queries import EndedSums, Steps, Trouble, Unfinished, trouble
 
 RANGES = {"1h": "1 h", "24h": "24 h", "7d": "7 d"}
 UNFINISHED = (states.QUEUED, states.SCHEDULED, states.RUNNING, states.WAITING, states.PAUSED)
@@ -57,41 +58,73 @@ def list_attention(
     ]
 
 
-def list_tiles(
-    statuses: Sequence[str],
-    counts: dict[str, int],
-    span: charts.Span,
-    points: Sequence[tuple[str, float]],
+def list_open_tiles(
+    counts: dict[str, int], unfinished: Sequence[Unfinished], day: charts.Span
 ) -> list[dict[str, Any]]:
-    """One tile for each status; `points` are (status, seconds ago) of what its bars count."""
-    tiles = []
+    """One tile for each status of tasks under way, its bars by when they were submitted."""
     ages: dict[str, list[float]] = collections.defaultdict(list)
-    for status, ago in points:
-        ages[status].append(ago)
-    for status in statuses:
-        bars = span.sum_up((ago, 1) for ago in ages[status])
-        query = urlencode({"status": status})
-        tiles.append(
-            {
-                "look": words.LOOKS[status],
-                "href": f"{reverse('dashboard:tasks')}?{query}",
-                "count": counts[status],
-                "fresh": int(sum(bars)),
-                "bars": bars,
-            }
-        )
-    return tiles
+    for one in unfinished:
+        ages[one.status].append(one.submitted)
+    return [
+        make_tile(status, counts) | {"bars": day.sum_up((ago, 1) for ago in ages[status])}
+        for status in UNFINISHED
+    ]
+
+
+def list_ended_tiles(counts: dict[str, int], ended: EndedSums) -> list[dict[str, Any]]:
+    """One for each status of finished tasks: how many in the range, and in the last hour against
+    the same one yesterday; its bars are the last 24 hours."""
+    fresh = collections.Counter[str]()
+    for (_, status), amount in ended.amounts.items():
+        fresh[status] += amount.tasks
+    last = int(ended.now) // 3600
+    change = {
+        status: ended.last_hour.get(status, 0) - ended.day_before.get(status, 0)
+        for status in FINISHED
+    }
+    return [
+        make_tile(status, counts)
+        | {
+            "fresh": fresh[status],
+            "change": change[status],
+            "fewer": -change[status],
+            "bars": [ended.of_day.get((last - back, status), 0) for back in range(24, -1, -1)],
+        }
+        for status in FINISHED
+    ]
+
+
+def make_tile(status: str, counts: dict[str, int]) -> dict[str, Any]:
+    """What every tile has."""
+    query = urlencode({"status": status})
+    return {
+        "look": words.LOOKS[status],
+        "href": f"{reverse('dashboard:tasks')}?{query}",
+        "count": counts[status],
+    }
+
+
+def spread(slots: Iterable[tuple[int, float]], ended: EndedSums, span: charts.Span) -> list[float]:
+    """One sum for each bucket of the range from (slot, amount)."""
+    sums = [0.0] * span.count
+    for slot, amount in slots:
+        bucket = span.find_slot(slot, ended.size, ended.now)
+        if bucket is not None:
+            sums[bucket] += amount
+    return sums
 
 
 def show_throughput(
-    ended: Sequence[Ended], unfinished: Sequence[Unfinished], span: charts.Span
+    ended: EndedSums, unfinished: Sequence[Unfinished], span: charts.Span
 ) -> dict[str, Any]:
     """Started, finished, failed in the range, and a bar for each bucket."""
-    starts = [None if one.took is None else one.ago + one.took for one in ended]
-    starts += [one.started for one in unfinished]
-    started = span.sum_up((ago, 1) for ago in starts)
-    good = span.sum_up((one.ago, 1) for one in ended if one.status == states.COMPLETED)
-    bad = span.sum_up((one.ago, 1) for one in ended if one.status in BAD)
+    rows = ended.amounts.items()
+    under_way = span.sum_up((one.started, 1) for one in unfinished)
+    started = [sum(pair) for pair in zip(
+        spread(ended.began.items(), ended, span), under_way, strict=True)]  # fmt: skip
+    good = spread(((at, one.tasks) for (at, name), one in rows if name == states.COMPLETED),
+                  ended, span)  # fmt: skip
+    bad = spread(((at, one.tasks) for (at, name), one in rows if name in BAD), ended, span)
     top = charts.find_top(max(*started, *map(sum, zip(good, bad, strict=True))))
     finished = int(sum(good) + sum(bad))
     says = (
@@ -110,19 +143,20 @@ def show_throughput(
     }
 
 
-def show_duration(ended: Sequence[Ended], span: charts.Span) -> dict[str, Any]:
+def show_duration(ended: EndedSums, span: charts.Span) -> dict[str, Any]:
     """Median and 95th percentile of completed tasks, from the first claim to the end."""
-    took: list[list[float]] = [[] for _ in range(span.count)]
-    for one in ended:
-        bucket = span.find_bucket(one.ago)
-        if one.status == states.COMPLETED and one.took is not None and bucket is not None:
-            took[bucket].append(one.took)
-    every = [seconds for bucket in took for seconds in bucket]
-    medians = [charts.find_quantile(bucket, 0.5) for bucket in took]
-    highs = [charts.find_quantile(bucket, 0.95) for bucket in took]
-    median, high = charts.find_quantile(every, 0.5), charts.find_quantile(every, 0.95)
+    took: list[list[Steps]] = [[] for _ in range(span.count)]
+    for slot, steps in ended.took.items():
+        bucket = span.find_slot(slot, ended.size, ended.now)
+        if bucket is not None:
+            took[bucket].append(steps)
+    every = [steps for bucket in took for steps in bucket]
+    count = sum(tasks for steps in every for tasks, _ in steps.values())
+    medians = [find_quantile(bucket, 0.5) for bucket in took]
+    highs = [find_quantile(bucket, 0.95) for bucket in took]
+    median, high = find_quantile(every, 0.5), find_quantile(every, 0.95)
     top = charts.find_top(max((one for one in highs if one), default=0), charts.NICE_SECONDS)
-    says = f"Duration of {len(every)} completed tasks: "
+    says = f"Duration of {count} completed tasks: "
     says += f"median {duration(median)}, 95% under {duration(high)}" if every else "none yet"
     return {
         "median": median,
@@ -136,12 +170,28 @@ def show_duration(ended: Sequence[Ended], span: charts.Span) -> dict[str, Any]:
     }
 
 
+def find_quantile(some: Sequence[Steps], share: float) -> float | None:
+    """The mean of the step of durations in which the value of that rank lies; None of nothing."""
+    tasks, seconds = collections.Counter[int](), collections.Counter[int]()
+    for steps in some:
+        for step, (count, long) in steps.items():
+            tasks[step] += count
+            seconds[step] += long  # type: ignore[assignment]  # a float
+    left = max(1, math.ceil(share * tasks.total()))
+    for step in sorted(tasks):
+        left -= tasks[step]
+        if left <= 0:
+            return seconds[step] / tasks[step]
+    return None
+
+
 def show_money(
-    ended: Sequence[Ended], unfinished: Sequence[Unfinished], span: charts.Span
+    ended: EndedSums, unfinished: Sequence[Unfinished], span: charts.Span
 ) -> dict[str, Any]:
     """What the tasks used that ended in the range, and what those under way have used so far."""
-    total, tokens = sum(one.cost for one in ended), sum(one.tokens for one in ended)
-    sums = span.sum_up((one.ago, one.cost / conf.NANO) for one in ended)
+    rows = ended.amounts.items()
+    total, tokens = sum(one.cost for _, one in rows), sum(one.tokens for _, one in rows)
+    sums = spread(((slot, one.cost / conf.NANO) for (slot, _), one in rows), ended, span)
     top = charts.find_top(max(sums))
     spent = words.say_money(total)
     return {
@@ -159,43 +209,40 @@ def show_money(
 
 
 def list_workflow_rows(
-    ended: Sequence[Ended],
+    ended: EndedSums,
     unfinished: Sequence[Unfinished],
     span: charts.Span,
     limit: int = WORKFLOWS_SHOWN,
 ) -> list[dict[str, Any]]:
     """The workflow versions with most tasks in the range or under way."""
-    done: dict[tuple[str, str], list[Ended]] = collections.defaultdict(list)
+    done = {
+        key: sum(one.tasks for one in found.values()) for key, found in ended.of_workflow.items()
+    }
     open_now: dict[tuple[str, str], list[Unfinished]] = collections.defaultdict(list)
-    for one in ended:
-        done[one.workflow, one.version].append(one)
     for other in unfinished:
         open_now[other.workflow, other.version].append(other)
     busiest = sorted(
-        done.keys() | open_now.keys(), key=lambda key: (-len(done[key]) - len(open_now[key]), key)
+        done.keys() | open_now.keys(), key=lambda key: (-done.get(key, 0) - len(open_now[key]), key)
     )
-    return [
-        {
-            "name": name,
-            "version": version,
-            "running": sum(one.status == states.RUNNING for one in open_now[name, version]),
-            "unfinished": len(open_now[name, version]),
-            "finished": len(done[name, version]),
-            "bad": sum(one.status in BAD for one in done[name, version]),
-            "median": charts.find_quantile(
-                [
-                    one.took
-                    for one in done[name, version]
-                    if one.took is not None and one.status == states.COMPLETED
-                ],
-                0.5,
-            ),
-            "repairs": sum(one.repairs for one in done[name, version]),
-            "money": words.say_money(sum(one.cost for one in done[name, version])),
-            "bars": span.sum_up((one.ago, 1) for one in done[name, version]),
-        }
-        for name, version in busiest[:limit]
-    ]
+    rows = []
+    for key in busiest[:limit]:
+        amounts = ended.of_workflow.get(key, {})
+        took = ended.took_of_workflow.get(key)
+        rows.append(
+            {
+                "name": key[0],
+                "version": key[1],
+                "running": sum(one.status == states.RUNNING for one in open_now[key]),
+                "unfinished": len(open_now[key]),
+                "finished": done.get(key, 0),
+                "bad": sum(one.tasks for (_, name), one in amounts.items() if name in BAD),
+                "median": find_quantile([took], 0.5) if took else None,
+                "repairs": sum(one.repairs for one in amounts.values()),
+                "money": words.say_money(sum(one.cost for one in amounts.values())),
+                "bars": spread(((at, one.tasks) for (at, _), one in amounts.items()), ended, span),
+            }
+        )
+    return rows
 
 
 def show_workers(workers: Sequence[Worker], unfinished: Sequence[Unfinished]) -> dict[str, Any]:
@@ -219,33 +266,29 @@ def show_workers(workers: Sequence[Worker], unfinished: Sequence[Unfinished]) ->
 
 
 def load_overview(span: charts.Span) -> dict[str, Any]:
-    """Everything on the page: eight queries."""
+    """Everything on the page: ten queries."""
     workers = list(queries.list_live_workers())
     unknown = queries.list_unknown(
         queries.build_fleet([row.knows for row in workers], [row.told for row in workers])
     )
     counts = queries.count_trouble(unknown)
     by_status = queries.count_by_status()
-    ended = queries.list_ended(span.seconds)
+    ended = queries.sum_ended(span.seconds, span.size)
     unfinished = queries.list_unfinished()
     return {
         "attention": list_attention(counts, unknown),
         "needing": sum(counts[kind].count for kind in trouble.FOR_PEOPLE),
         "waiting": counts[trouble.APPROVALS].count,
         "calm": not any(found.count for found in counts.values()),
-        "open_tiles": list_tiles(
-            UNFINISHED, by_status, span, [(one.status, one.submitted) for one in unfinished]
-        ),
-        "ended_tiles": list_tiles(
-            FINISHED, by_status, span, [(one.status, one.ago) for one in ended]
-        ),
+        "open_tiles": list_open_tiles(by_status, unfinished, charts.make_span("24h", span.now)),
+        "ended_tiles": list_ended_tiles(by_status, ended),
         "throughput": show_throughput(ended, unfinished, span),
         "time": show_duration(ended, span),
         "money": show_money(ended, unfinished, span),
         "trials": queries.count_trials(span.seconds),
-        "repairs": sum(one.repairs for one in ended),
+        "repairs": sum(one.repairs for one in ended.amounts.values()),
         "workers": show_workers(workers, unfinished),
         "workflows": list_workflow_rows(ended, unfinished, span),
         "groups": group_failures(queries.list_failures(span.seconds))[:GROUPS_SHOWN],
-        "cut": len(ended) >= queries.COUNT_CAP,
+        "cut": ended.cut,
     }

@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import IntegrityError
 from django.db.models import F
 
-from ledger import bounds, clock, conf, lanebudgets, sql, states
+from ledger import bounds, clock, conf, hours, lanebudgets, sql, states
 from ledger.canonical import clean_text
 from ledger.errors import InvalidInput, LeaseLost, LimitReached, TaskNotFound
 from ledger.events import Actor, record_event
@@ -201,6 +201,8 @@ def change_sums(line: list[Task], **changes: int) -> None:
                 what = name.partition("_")[2]
                 most = conf.format_money(_MOST) if what == "cost" else _MOST
                 raise ValueError(f"{what}: task {task.pk} would come to more than {most} in all")
+        if any(name.startswith("used_") for name in changes):
+            hours.note_change(task.finished_at)
         # No revision: what a person decides on is not changed by it.
         Task.objects.filter(pk=task.pk).update(
             beat=F("beat") + 1, **{name: F(name) + change for name, change in changes.items()}

@@ -18,6 +18,7 @@ from typing import Any
 from ledger import (
     asynchronous,
     compensating,
+    hours,
     isolation,
     limits,
     livelogs,
@@ -146,7 +147,7 @@ def open_engine(owner: str, guardian: Guardian) -> Engine:
         engine.orders.on_change, engine.orders.on_dead = registration.hurry, engine.leave_dead
         follower = livelogs.Follower(steplog.find_running)
         guardian.on_tick += [
-            engine.heart.tick, engine.sweeper.tick, registration.tick, follower.tick
+            engine.heart.tick, engine.sweeper.tick, registration.tick, follower.tick, hours.tick
         ]  # fmt: skip
         guardian.let_go = engine.heart.let_go
         if guardian.is_alive():

@@ -27,6 +27,8 @@ from ledger.models import (
     Effect,
     Event,
     Handoff,
+    Hour,
+    HourSum,
     Lane,
     LiveLog,
     Outbox,
@@ -183,6 +185,20 @@ class WorkerAdmin(RecordAdmin):
     """Worker processes; no task depends on a row here."""
 
     list_display = ("owner", "units", "draining", "started_at", "seen_at", "stopped_at")
+
+
+@admin.register(Hour)
+class HourAdmin(RecordAdmin):
+    """Which hours are summed, and where a task changed since."""
+
+    list_display = ("hour", "changed")
+
+
+@admin.register(HourSum)
+class HourSumAdmin(RecordAdmin):
+    """What ended in the hours of the last days."""
+
+    list_display = ("hour", "lane", "workflow", "version", "status", "took", "tasks", "cost")
 
 
 @admin.register(Lane)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from django.db import connection
 from django.db.models import DateTimeField, Field, Model
 
-from ledger import sql
+from ledger import hours, sql
 from ledger.management.plays import Play
 from ledger.models import Approval, ApprovalVote, Event, Spend, StepOutput, Task
 from ledger.transitions.deleting import KEY
@@ -76,6 +76,8 @@ def copy_tasks(plan: Sequence[Copy]) -> int:
     with sql.atomic(), connection.cursor() as cursor:
         asked = _write_plan(cursor, plan)
         _copy(cursor, Task, "id", _task_columns())
+        targets = Task.objects.filter(pk__in=[one.target for one in plan])
+        hours.note_change(*targets.values_list("finished_at", flat=True))
         rows = _copy(cursor, StepOutput, "task_id", {"worker": "p.worker"})
         rows += _copy(cursor, Event, "task_id", _event_columns(), join=_EVENT_JOIN)
         _copy(cursor, Spend, "task_id", {})

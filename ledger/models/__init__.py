@@ -7,6 +7,7 @@ from ledger.models.bulk import BulkItem, BulkOperation
 from ledger.models.effects import Effect
 from ledger.models.handoffs import Handoff
 from ledger.models.history import Event, Reservation, Spend, StepOutput
+from ledger.models.hours import Hour, HourSum
 from ledger.models.lane import Lane
 from ledger.models.logs import LiveLog
 from ledger.models.mailbox import Signal
@@ -31,6 +32,8 @@ __all__ = [
     "Effect",
     "Event",
     "Handoff",
+    "Hour",
+    "HourSum",
     "Lane",
     "LiveLog",
     "Outbox",

@@ -198,6 +198,7 @@ class Task(models.Model):
             ),
             models.Index(fields=["created_at", "id"], name="longwatch_task_created"),
             models.Index(fields=["status", "created_at", "id"], name="longwatch_task_status"),
+            models.Index(fields=["submitted_by", "created_at"], name="longwatch_task_by"),
             models.Index(
                 fields=["finished_at"],
                 condition=Q(finished_at__isnull=False),

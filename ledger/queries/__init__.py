@@ -15,6 +15,7 @@ from ledger.queries.artifacts import (
     show_artifact,
 )
 from ledger.queries.effects import list_effects, list_latest_effects
+from ledger.queries.ended import Amount, EndedSums, Steps, sum_ended
 from ledger.queries.estimates import PastRuns, read_past_runs
 from ledger.queries.filters import FILTERS, NOT, SEARCHED, TaskFilter, match_filter
 from ledger.queries.fleet import (
@@ -102,8 +103,10 @@ __all__ = [
     "NOT",
     "SEARCHED",
     "STOP_AFTER",
+    "Amount",
     "Attempt",
     "Ended",
+    "EndedSums",
     "Fleet",
     "Page",
     "PastRuns",
@@ -112,6 +115,7 @@ __all__ = [
     "Restart",
     "Span",
     "StepSum",
+    "Steps",
     "TaskFilter",
     "Timeline",
     "Trials",
@@ -187,6 +191,7 @@ __all__ = [
     "show_artifact",
     "show_task",
     "show_tasks",
+    "sum_ended",
     "sum_steps",
     "task_json",
 ]

@@ -68,7 +68,7 @@ def list_ended(seconds: float) -> list[Ended]:
     lanes, values = write_lanes()
     return [
         Ended(*row)
-        for row in _read_rows(
+        for row in read_rows(
             f"SELECT {_seconds_ago('finished_at')}, {took}, status, workflow, workflow_version, "
             "used_cost, used_tokens_in + used_tokens_out, repair_count FROM longwatch_task "
             f"WHERE finished_at > {_moment_ago()}{lanes} "
@@ -84,7 +84,7 @@ def list_unfinished() -> list[Unfinished]:
     lanes, values = write_lanes()
     return [
         Unfinished(*row)
-        for row in _read_rows(
+        for row in read_rows(
             f"SELECT {_seconds_ago('created_at')}, {_seconds_ago('started_at')}, status, "
             "workflow, workflow_version, lease_owner, used_cost, used_tokens_in + used_tokens_out "
             "FROM longwatch_task "
@@ -104,7 +104,7 @@ def count_trials(seconds: float) -> Trials:
              for kind in ("reclaimed", "repaired", "attempt_failed")]  # fmt: skip
     lanes, values = write_lanes()
     own = f"WHERE task_id IN (SELECT id FROM longwatch_task WHERE true{lanes}) " if lanes else ""
-    rows = _read_rows(
+    rows = read_rows(
         f"SELECT {', '.join(kinds)}, count(*), max(CASE WHEN at <= line THEN 1 ELSE 0 END) FROM "
         f"(SELECT kind, at, {_moment_ago()} AS line FROM longwatch_event "
         f"{own}ORDER BY id DESC LIMIT {COUNT_CAP}) AS latest",
@@ -145,7 +145,7 @@ def _moment_ago() -> str:
     return clock.fragment(connection.vendor, "%s")
 
 
-def _read_rows(statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
+def read_rows(statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
     if connection.vendor == "sqlite":
         # strftime's own signs; a placeholder stays one.
         statement = statement.replace("%", "%%").replace("%%s", "%s")

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db.models import Count, F, Q
 
-from ledger import clock, queries, sql, states
+from ledger import clock, hours, queries, sql, states
 from ledger.errors import InvalidInput
 from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Spend, Task
@@ -164,6 +164,7 @@ def _book_spend(parent: Task, child: Task, now: dt.datetime) -> None:
         task=parent, key=f"{key}{len(before)}", at=now, fence=parent.fence, step=parent.step_name,
         turn=parent.turn, note=f"child task {child.title or child.workflow}"[:500], **amounts,
     )  # fmt: skip
+    hours.note_change(parent.finished_at)
     Task.objects.filter(pk=parent.pk).update(
         **{f"used_{name}": F(f"used_{name}") + amount for name, amount in amounts.items()}
     )

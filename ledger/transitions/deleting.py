@@ -12,7 +12,7 @@ from django.db import IntegrityError
 from django.db.models import F, ProtectedError, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
-from ledger import states
+from ledger import hours, states
 from ledger.auditing import write_entry
 from ledger.calls import sees_lane
 from ledger.errors import TaskNotFound
@@ -107,6 +107,7 @@ def _delete_rows(task: Task) -> None:
         of_approval.objects.filter(approval__task=task).delete()
     for table in OWN:
         table._default_manager.filter(task=task).delete()
+    hours.note_change(task.finished_at)
     task.delete()
 
 

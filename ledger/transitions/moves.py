@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import connection
 from django.db.models import F
 
-from ledger import auditing, clock, conf, sql, states
+from ledger import auditing, clock, conf, hours, sql, states
 from ledger.calls import sees_lane
 from ledger.errors import (
     AlreadySettled,
@@ -171,6 +171,7 @@ def move_task(
         columns |= {"finished_at": now, **NO_FLAGS}
     elif task.status in states.FINISHED:
         columns["finished_at"] = None
+        hours.note_change(task.finished_at)
     if target == states.QUEUED and task.status != states.QUEUED:
         columns |= {"available_at": now, "rank": rank_at(now, task.priority)}
     if task.waits is not None and target not in KEEP_WAIT and not undoing:

@@ -23,6 +23,8 @@ from ledger.models import (
     Effect,
     Event,
     Handoff,
+    Hour,
+    HourSum,
     Lane,
     LiveLog,
     Outbox,
@@ -107,6 +109,9 @@ def full(flow: Workflow) -> Task:
     told = Outbox.objects.create(at=now, kind="<kind>", data={"title": HOSTILE})
     AlertDelivery.objects.create(rule=rule, outbox=told, seq=1, created_at=now, error=HOSTILE[:90])
     AlertCondition.objects.create(key=f"<key>{HOSTILE}", kind="<kind>", since=now)
+    Hour.objects.create(hour=1)
+    HourSum.objects.create(hour=1, lane="<b>", workflow="<b>", version="<b>", status="failed",
+                           tasks=1, cost=1, tokens=1, repairs=0, seconds=0)  # fmt: skip
     Preference.objects.create(user=make_user("viewer", "likes"), zone="<zone>", view="<view>")
     Reach.objects.create(user=make_user("viewer", "reached"), lanes=["<b>", HOSTILE[:90]])
     tokens.make_token("<token>", ["read"], created_by="cli:<me>")
