@@ -124,7 +124,7 @@ def measure_pages(rounds: int) -> dict[str, dict[str, float]]:
 def _measure(rounds: int) -> dict[str, dict[str, float]]:
     from ledger import hours
 
-    while hours.sum_hours():  # as workers do, for as long as any hour is left
+    while hours.sum_hour():  # as workers do, for as long as any hour is left
         pass
     client = _sign_in()
     with _holding_one() as running:

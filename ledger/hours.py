@@ -9,6 +9,7 @@ a committed change made wrong, and nobody who changes a task waits for a sum.
 from __future__ import annotations
 
 import datetime as dt
+import random
 from typing import Any, Final
 
 from django.db import connection
@@ -23,13 +24,11 @@ KEPT: Final = 24 * 8
 MARGIN_SECONDS: Final = 300
 """After an hour's end: who read the clock before it has committed, or is seen to be under way."""
 
-AT_ONCE: Final = 4
-"""Hours of one transaction; on SQLite others wait for it."""
-
 STEPS: Final = 4
 """Of the scale of durations for each doubling: a step is 19 % long."""
 
 TICK_SECONDS: Final = 60.0
+"""Between looks. The first is at random within it, so that a fleet does not look as one."""
 
 _LOCK: Final = 0x6C77686F
 """The advisory lock of whoever sums: "lwho"."""
@@ -42,32 +41,59 @@ def note_change(*moments: dt.datetime | None) -> None:
     Hour.objects.bulk_create(Hour(hour=hour, changed=True) for hour in sorted(found))
 
 
-def tick() -> float:
-    """Sum what is due, for a guardian; returns in how many seconds to be called again."""
-    return 0.0 if sum_hours() == AT_ONCE else TICK_SECONDS
+class Summing:
+    """A process's summing, called by its guardian thread: not at once, and not when others do."""
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def tick(self) -> float:
+        """Sum an hour, if one is due; returns in how many seconds to be called again."""
+        if not self._begun:
+            self._begun = True
+            return random.uniform(TICK_SECONDS / 4, TICK_SECONDS)
+        return 0.0 if sum_hour() else TICK_SECONDS
 
 
-def sum_hours() -> int:
-    """Sum up to AT_ONCE hours that are over, the last first; returns how many.
+def sum_hour() -> bool:
+    """Sum the last hour that is due, in one transaction; False if there was nothing to do.
 
     Safe from any number of processes: one at a time sums, the others have nothing to do.
     """
     if not _list_due(_read_oldest())[0]:
-        return 0
+        return False
     with sql.atomic():
         if not _try_lock():
-            return 0
+            return False
         # Read under the lock, before the tasks are: a note that comes later stays.
         due, first = _list_due(_read_oldest())
-        read = list(Hour.objects.filter(hour__in=due).values_list("pk", flat=True))
-        for hour in due:
-            _sum_hour(hour)
+        if not due:
+            return False
+        notes = list(Hour.objects.filter(hour__in=due).values_list("pk", "hour"))
+        full = _find_full(due[0], first)
+        done = [hour for hour in due if hour >= full]
+        HourSum.objects.filter(hour__in=done).delete()
+        if full in done:
+            _sum_tasks(full)
+        read = [key for key, hour in notes if hour in done]
         for start in range(0, len(read), 1_000):
             Hour.objects.filter(pk__in=read[start : start + 1_000]).delete()
-        Hour.objects.bulk_create(Hour(hour=hour) for hour in due)
+        Hour.objects.bulk_create(Hour(hour=hour) for hour in done)
         for table in (Hour, HourSum):
             table._default_manager.filter(hour__lt=first).delete()
-    return len(due)
+    return True
+
+
+def _find_full(last: int, first: int) -> int:
+    """The latest hour up to `last` in which a task ended; `first` if none did. Those after it are
+    done with it: a new ledger is summed at one go."""
+    end = bound_hours(last, last + 1)[1]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT max(finished_at) FROM longwatch_task WHERE finished_at < %s", [end])
+        found = cursor.fetchone()[0]
+    if found is None:
+        return first
+    return min(last, max(first, int(clock.parse(found).timestamp()) // 3600))
 
 
 def _read_oldest() -> int:
@@ -86,12 +112,12 @@ def _read_oldest() -> int:
 
 
 def _list_due(oldest: int) -> tuple[list[int], int]:
-    """(the hours to be summed now, the first hour that is kept)."""
+    """(the hours to be summed, the last first; the first hour that is kept)."""
     closed = (oldest - MARGIN_SECONDS) // 3600
     first = closed - KEPT
     good = list_good()
     due = [hour for hour in range(closed - 1, first - 1, -1) if hour not in good]
-    return due[:AT_ONCE], first
+    return due, first
 
 
 def _try_lock() -> bool:
@@ -103,8 +129,7 @@ def _try_lock() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def _sum_hour(hour: int) -> None:
-    HourSum.objects.filter(hour=hour).delete()
+def _sum_tasks(hour: int) -> None:
     seconds = write_seconds()
     with connection.cursor() as cursor:
         cursor.execute(

@@ -147,7 +147,8 @@ def open_engine(owner: str, guardian: Guardian) -> Engine:
         engine.orders.on_change, engine.orders.on_dead = registration.hurry, engine.leave_dead
         follower = livelogs.Follower(steplog.find_running)
         guardian.on_tick += [
-            engine.heart.tick, engine.sweeper.tick, registration.tick, follower.tick, hours.tick
+            engine.heart.tick, engine.sweeper.tick, registration.tick, follower.tick,
+            hours.Summing().tick,
         ]  # fmt: skip
         guardian.let_go = engine.heart.let_go
         if guardian.is_alive():

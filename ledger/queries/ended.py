@@ -77,9 +77,9 @@ def sum_ended(seconds: int, size: int) -> EndedSums:
     fine = range(edge, this + 1 if size < 3600 else edge + 1)
     summed = [hour for hour in wanted if hour in good and hour not in fine and hour != this]
     live = _join_hours([hour for hour in wanted if hour not in set(summed)])
-    statement, values = _write_statement(now, since, min(size, 3600), summed, live)
+    statement, values = _write_statement(now, since, size, summed, live)
     found = EndedSums(
-        now.timestamp(), min(size, 3600), defaultdict(Amount), defaultdict(int), defaultdict(dict),
+        now.timestamp(), size, defaultdict(Amount), defaultdict(int), defaultdict(dict),
         defaultdict(lambda: defaultdict(Amount)), defaultdict(dict), defaultdict(int), {}, {},
         False,
     )  # fmt: skip
@@ -92,7 +92,6 @@ def _take_row(
     found: EndedSums,
     kind: str,
     slot: int,
-    inside: int,
     status: str,
     workflow: str,
     version: str,
@@ -104,11 +103,11 @@ def _take_row(
     seconds: float,
 ) -> None:
     if kind == "all":
-        found.of_day[slot * found.size // 3600, status] += tasks
-        if inside:
-            found.amounts[slot, status].add(tasks, cost, tokens, repairs)
-        if inside and took is not None:
+        found.amounts[slot, status].add(tasks, cost, tokens, repairs)
+        if took is not None:
             found.took[slot][took] = (tasks, seconds)
+    elif kind == "day":
+        found.of_day[slot, status] = tasks
     elif kind == "began":
         found.began[slot] = tasks
     elif kind == "workflow":
@@ -138,7 +137,10 @@ _SUMS = (
     "CAST(sum(tasks) AS bigint), CAST(sum(cost) AS bigint), CAST(sum(tokens) AS bigint), "
     "CAST(sum(repairs) AS bigint), sum(seconds)"
 )
-_COUNT = "CAST(0 AS bigint), CAST(0 AS bigint), CAST(0 AS bigint), CAST(0 AS double precision)"
+_COUNT = (
+    "CAST(coalesce(sum(tasks), 0) AS bigint), CAST(0 AS bigint), CAST(0 AS bigint), "
+    "CAST(0 AS bigint), CAST(0 AS double precision)"
+)
 _NONE = "CAST(NULL AS integer)"
 
 
@@ -148,11 +150,13 @@ def _write_statement(
     lanes, of_lanes = write_lanes()
     since_value = clock.store(since, connection.vendor)
     parts, values = [], []
+    fine = min(size, 3600)  # an hour's sum has one slot
+    coarse, day = size // fine, int(now.timestamp()) // 3600 - DAY_HOURS
     for first, after in live:
         parts.append(
-            f"SELECT * FROM (SELECT {hours.write_slot('finished_at', size)} AS slot, "
+            f"SELECT * FROM (SELECT {hours.write_slot('finished_at', fine)} AS slot, "
             "CASE WHEN finished_at > %s THEN 1 ELSE 0 END AS inside, status, workflow, "
-            f"workflow_version AS version, {hours.write_slot('started_at', size)} AS began, "
+            f"workflow_version AS version, {hours.write_slot('started_at', fine)} AS began, "
             f"{hours.write_step()} AS took, 1 AS tasks, used_cost AS cost, used_tokens_in + "
             f"used_tokens_out AS tokens, repair_count AS repairs, {hours.write_seconds()} "
             "AS seconds, 1 AS live FROM longwatch_task "
@@ -160,7 +164,7 @@ def _write_statement(
         )
         values += [since_value, *hours.bound_hours(first, after), *of_lanes]
     if summed:
-        times = 3600 // size
+        times = 3600 // fine
         parts.append(
             f"SELECT hour * {times}, CASE WHEN hour > {int(since.timestamp()) // 3600} THEN 1 "
             f"ELSE 0 END, status, workflow, version, began * {times}, took, tasks, cost, tokens, "
@@ -169,21 +173,23 @@ def _write_statement(
         )
         values += of_lanes
     figures = [
-        f"SELECT 'all', slot, inside, status, '', '', took, {_SUMS} FROM cells "
-        "GROUP BY slot, inside, status, took",
-        f"SELECT 'began', began, 1, '', '', '', {_NONE}, CAST(sum(tasks) AS bigint), {_COUNT} "
-        "FROM cells WHERE inside = 1 AND began IS NOT NULL GROUP BY began",
-        f"SELECT 'workflow', slot, 1, status, workflow, version, {_NONE}, {_SUMS} FROM cells "
-        "WHERE inside = 1 GROUP BY slot, status, workflow, version",
-        f"SELECT 'took', 0, 1, '', workflow, version, took, {_SUMS} FROM cells "
+        f"SELECT 'all', slot / {coarse}, status, '', '', took, {_SUMS} FROM cells "
+        f"WHERE inside = 1 GROUP BY slot / {coarse}, status, took",
+        f"SELECT 'began', began / {coarse}, '', '', '', {_NONE}, {_COUNT} FROM cells "
+        f"WHERE inside = 1 AND began IS NOT NULL GROUP BY began / {coarse}",
+        f"SELECT 'workflow', slot / {coarse}, status, workflow, version, {_NONE}, {_SUMS} "
+        f"FROM cells WHERE inside = 1 GROUP BY slot / {coarse}, status, workflow, version",
+        f"SELECT 'took', 0, '', workflow, version, took, {_SUMS} FROM cells "
         "WHERE inside = 1 AND took IS NOT NULL GROUP BY workflow, version, took",
-        f"SELECT 'live', 0, 1, '', '', '', {_NONE}, count(*), {_COUNT} FROM cells WHERE live = 1",
+        f"SELECT 'day', slot * {fine} / 3600, status, '', '', {_NONE}, {_COUNT} FROM cells "
+        f"WHERE slot * {fine} >= {day * 3600} GROUP BY slot * {fine} / 3600, status",
+        f"SELECT 'live', 0, '', '', '', {_NONE}, {_COUNT} FROM cells WHERE live = 1",
     ]
     for kind, back in (("last", 1), ("before", DAY_HOURS + 1)):
         begin = now - dt.timedelta(hours=back)
         figures.append(
-            f"SELECT '{kind}', 0, 1, status, '', '', {_NONE}, count(*), {_COUNT} FROM (SELECT "
-            f"status FROM longwatch_task WHERE finished_at > %s AND finished_at <= %s{lanes} "
+            f"SELECT '{kind}', 0, status, '', '', {_NONE}, {_COUNT} FROM (SELECT status, "
+            f"1 AS tasks FROM longwatch_task WHERE finished_at > %s AND finished_at <= %s{lanes} "
             f"LIMIT {LIVE_CAP}) AS {kind}_hour GROUP BY status"
         )
         ends = (begin, begin + dt.timedelta(hours=1))

@@ -60,6 +60,8 @@ def write_lanes(column: str = "lane") -> tuple[str, list[str]]:
     lanes = read_call().lanes
     if lanes is None:
         return "", []
+    if not lanes:
+        return " AND false", []
     marks = ", ".join(["%s"] * len(lanes))
     return f" AND {column} IN ({marks})", sorted(lanes)
 

@@ -12,6 +12,7 @@ from django.db.models import Sum
 from django.test import Client
 from django.urls import reverse
 
+from ledger import clock, hours, queries
 from ledger.management.plays import COURSES
 from ledger.models import Approval, Event, Spend, StepOutput, Task
 from tests.dashboard.conftest import make_user
@@ -60,8 +61,13 @@ def test_each_copy_is_as_sound_as_the_task_that_ran_and_more_can_be_added() -> N
     check_copy(waiting)
     shown = see_pages(waiting)
     assert all(status == 200 for status in shown.values()), shown
-    # More can be added.
+    # More can be added, also to hours that are summed.
+    while hours.sum_hour():
+        pass
     make_data(5)
+    week = 7 * 86_400
+    counted = sum(one.tasks for one in queries.sum_ended(week, 3600).amounts.values())
+    assert counted == Task.objects.filter(finished_at__gt=clock.now(-week)).count()
     assert Task.objects.count() == 250 + 5 + 2 * len(COURSES)
 
 

@@ -11,7 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from dashboard import words
-from ledger import clock, states
+from ledger import clock, hours, states
 from ledger.models import Task
 from ledger.transitions import operators
 from ledger.workflows import Workflow
@@ -67,8 +67,8 @@ def test_each_tile_opens_a_list_of_as_many(operator: Client) -> None:
 
 
 def test_the_range_bounds_what_is_counted(operator: Client, three: Workflow) -> None:
-    for hours, seconds in ((30.0, 100), (3.0, 40), (0.2, 20)):
-        clock.offset = -3600 * hours
+    for hours_ago, seconds in ((30.0, 100), (3.0, 40), (0.2, 20)):
+        clock.offset = -3600 * hours_ago
         submit(three)
         held = claim(three)
         Task.objects.filter(pk=held.task_id).update(used_cost=1_500_000_000)
@@ -85,6 +85,29 @@ def test_the_range_bounds_what_is_counted(operator: Client, three: Workflow) -> 
         assert f'href="?range={name}" aria-current="page"' in text
         assert f'range={name}" hx-trigger' in text
     assert "2 finished</b>" in operator.get("/", {"range": "for ever"}).content.decode()
+
+
+def test_a_tile_tells_the_last_hour_against_the_same_one_yesterday(
+    operator: Client, three: Workflow
+) -> None:
+    for hours_ago in (24.3, 24.6, 0.5, 2, 5):
+        clock.offset = -3600 * hours_ago
+        make_in(states.CANCELLED, three)
+    make_in(states.FAILED, three)
+    clock.offset = -60.0
+    make_in(states.DEAD, three)
+    clock.offset = 0.0
+    for summed in (False, True):
+        while summed and hours.sum_hour():
+            pass
+        text = operator.get("/", {"range": "1h"}).content.decode()
+        told = {
+            status: re.search(rf'status={status}">.*?yesterday: </span>(.*?)<', text)
+            for status in (states.CANCELLED, states.FAILED, states.DEAD, states.COMPLETED)
+        }
+        assert {name: found and found[1].strip() for name, found in told.items()} == {
+            "cancelled": "▼ 1", "failed": "=", "dead": "▲ 1", "completed": "=",
+        }  # fmt: skip
 
 
 def test_what_tasks_under_way_have_used_is_told_apart(operator: Client, three: Workflow) -> None:
