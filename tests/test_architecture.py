@@ -23,6 +23,7 @@ WRITES_STATUS = ("ledger/transitions/", "ledger/sql/", "ledger/sql.py", "ledger/
 DELETES: dict[str, str] = {
     "ledger/alerts/conditions.py": "what is no longer so; when it began was told and is kept",
     "ledger/alerts/retention.py": "alerts that were told long ago; the events of tasks stay",
+    "ledger/hours.py": "sums of hours, which are made of tasks that stay; notes that were heeded",
     "ledger/livelogs.py": "what was written for followers; the log is kept with its attempt",
     "ledger/management/checking.py": "the rows of ledger_check's own reserved workflow",
     "ledger/transitions/deleting.py": "the demo's finished tasks, what they were is audited",
