@@ -145,10 +145,9 @@ def open_engine(owner: str, guardian: Guardian) -> Engine:
         registration = settling.Registration(engine, guardian.cluster)
         engine.orders.follow(engine.sweeper, owner)
         engine.orders.on_change, engine.orders.on_dead = registration.hurry, engine.leave_dead
-        follower = livelogs.Follower(steplog.find_running)
         guardian.on_tick += [
-            engine.heart.tick, engine.sweeper.tick, registration.tick, follower.tick,
-            hours.Summing().tick,
+            engine.heart.tick, engine.sweeper.tick, registration.tick, hours.Summing().tick,
+            livelogs.Follower(steplog.find_running).tick,
         ]  # fmt: skip
         guardian.let_go = engine.heart.let_go
         if guardian.is_alive():
