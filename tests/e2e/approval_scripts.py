@@ -61,7 +61,7 @@ def look_through_what_gave_up(hands: Mouse, three: Workflow) -> None:
     hands.page.wait_for_url("**/stalled/?*q=*")
     hands.page.locator(f"#row-{task.id}").wait_for()
     assert hands.page.locator(f"#row-{other.id}").count() == 0
-    hands.press("It in the task list", "link")
+    hands.press("In the task list", "link")
     hands.page.wait_for_url("**/tasks/?*failure=Boom*")
     hands.find("three", "link").wait_for()
 

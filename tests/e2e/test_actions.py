@@ -423,7 +423,7 @@ def test_no_letter_approves_what_can_not_be_undone(
         assert dialog.count() == 0
         page.keyboard.press("Enter")
         dialog.wait_for()
-        safe = page.locator("[data-close]")
+        safe = page.locator("#dialog [data-close]")
         wait_until(lambda: safe.evaluate("node => node === document.activeElement"), SECONDS)
         page.keyboard.press("a")
         page.keyboard.press("Enter")  # on the safe button

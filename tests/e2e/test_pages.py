@@ -111,7 +111,10 @@ def test_cancel_asks_first_with_the_focus_on_the_safe_button(
     task = make_in(states.QUEUED, three)
     with open_page("operator") as page:
         page.goto(f"/tasks/{task.id}/")
-        button, safe = page.get_by_role("button", name="Cancel…"), page.locator("[data-close]")
+        button, safe = (
+            page.get_by_role("button", name="Cancel…"),
+            page.locator("#dialog [data-close]"),
+        )
         (button.focus(), page.keyboard.press("Enter")) if keys else button.click()
         page.wait_for_selector("#dialog[open]")
         wait_until(lambda: safe.evaluate("node => node === document.activeElement"), 5)

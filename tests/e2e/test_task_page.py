@@ -133,7 +133,7 @@ def test_the_restart_dialog_by_keyboard_names_its_step(
         page.get_by_role("button", name="Restart from step…").focus()
         page.keyboard.press("Enter")
         page.wait_for_selector("#dialog[open]")
-        wait_until(lambda: page.locator("[data-close]").evaluate(FOCUSED), 5)
+        wait_until(lambda: page.locator("#dialog [data-close]").evaluate(FOCUSED), 5)
         assert page.get_by_role("button", name="Restart from b").is_visible()
         page.locator("#dialog input[type=radio]:checked").focus()
         page.keyboard.press("ArrowDown")
@@ -212,7 +212,7 @@ def test_a_letter_opens_a_dialog_and_does_nothing(open_page: OpenPage, three: Wo
         for key, title in (("c", "Cancel task"), ("Shift+R", "Restart from step")):
             page.keyboard.press(key)
             page.wait_for_selector(f"#dialog[open] >> text={title}")
-            wait_until(lambda: page.locator("[data-close]").evaluate(FOCUSED), 5)
+            wait_until(lambda: page.locator("#dialog [data-close]").evaluate(FOCUSED), 5)
             page.keyboard.press("c")  # nothing is pressed through an open dialog
             page.keyboard.press("Enter")
             page.wait_for_selector("#dialog:not([open])", state="attached")
