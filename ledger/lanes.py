@@ -70,11 +70,11 @@ def read_rules() -> dict[str, Rules]:
     alive = set()
     if chosen:
         unfinished = Task.objects.filter(pk__in=chosen, finished_at__isnull=True)
-        alive = set(unfinished.values_list("pk", flat=True))
+        alive = set(unfinished.values_list("pk", "lane"))  # not one that was moved elsewhere
     return {
         row.name: Rules(
             row.weight, make_gate(row), closed.get(row.name, ""),
-            row.let_through if row.let_through in alive else None,
+            row.let_through if (row.let_through, row.name) in alive else None,
         )
         for row in rows
     }  # fmt: skip

@@ -97,9 +97,11 @@ def test_a_task_says_that_its_lane_keeps_it(flow: Workflow, login: Callable[...,
     assert look() == {"ok": False, "why": over}
     assert api.get("/lanes/tenant").expect(200)["closed"] == over
     api.post("/lanes/tenant", {"paused": True}).expect(200)
-    assert look() == {"ok": False, "why": "its lane is paused"}
+    assert look() == {"ok": False, "why": f"its lane is paused; {over}"}
     ran = api.post("/lanes/tenant", {"run_one": True}).expect(200)
     assert ran["running_one"] == str(task.pk)
+    assert not look()["ok"], "a budget keeps that one too"
+    api.post("/lanes/tenant", {"cost_day": None}).expect(200)
     assert look()["ok"]
     api.post("/lanes/tenant", {"run_one": True}).expect_problem(409, "wrong_status")
     assert Task.objects.get(pk=spent.pk).status == "running"

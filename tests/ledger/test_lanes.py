@@ -18,6 +18,7 @@ from ledger.runner import Engine, run_attempt
 from ledger.sql import Claimed
 from ledger.transitions import holder
 from ledger.transitions.lanes import run_one, set_lane
+from ledger.transitions.operators import change_task
 from ledger.transitions.sweeps import reclaim_task
 from ledger.workflows import Again, RetryLater, Workflow, registered
 from tests.dashboard.fleet import make_worker
@@ -206,6 +207,10 @@ def test_one_task_is_let_through_a_pause_and_runs_to_its_end(flow: Workflow) -> 
         [Worker(owner=OWNER, host="h", pid=1, started_at=now, seen_at=now, knows=knows)]
     )
     assert run_one("tenant", actor=CLIENT) == first.pk
+    change("elsewhere", paused=True)
+    change_task(first.pk, lane="elsewhere", actor=CLIENT)
+    assert set(run_units(Engine(OWNER), 5)) == {"busy"}, "of another lane now, paused as well"
+    change_task(first.pk, lane="tenant", actor=CLIENT)
     ran = Counter(run_units(Engine(OWNER), 20))
     assert ran["tenant"] == 3, ran
     first.refresh_from_db()
