@@ -97,8 +97,8 @@ def test_a_worker_is_on_record_before_its_first_unit(
     with registered(workflow):
         submit(workflow)
         assert run(0.3) == 0
-        heart, sweep, record, follow = guardian.on_tick
-        guardian.on_tick = [heart, sweep, follow]
+        heart, sweep, record, sums, follow = guardian.on_tick
+        guardian.on_tick = [heart, sweep, sums, follow]
         guardian.call_due(all_now=True)
         assert run(0.3) == 0
         guardian.on_tick = [record]
