@@ -20,6 +20,7 @@ from dashboard.outcomes import say_outcomes
 from dashboard.polling import skip_unwritten
 from dashboard.queue import find_next, load_queue, name_query
 from dashboard.rich_text import reveal_controls
+from dashboard.views.answered import read_id
 from ledger import conf, queries
 from ledger.access import APPROVE, READ
 from ledger.errors import ApprovalClosed, InvalidInput, LedgerError
@@ -40,7 +41,8 @@ UNREADABLE = (
 @skip_unwritten()
 def show_approvals(request: PageRequest) -> HttpResponseBase:
     """What waits for an answer, first what expires first, and what was decided last."""
-    context = load_queue(request, request.GET.get("open", ""))
+    opened = read_id(request.GET.get("open", ""))
+    context = load_queue(request, str(opened or ""))
     return find_unchanged(request, context["queue_tag"]) or render_queue(request, context)
 
 

@@ -12,7 +12,7 @@ from django.db.models.functions import RowNumber
 from ledger import clock
 from ledger.models import Task
 from ledger.queries.alike import FailureKey
-from ledger.queries.seen import hide_error
+from ledger.queries.seen import hide_error, see_tasks
 from ledger.queries.tasks import COUNT_CAP, LARGE
 
 MAX_GROUPS = 100
@@ -46,7 +46,7 @@ class FailureGroup:
 def group_dead(rows: QuerySet[Task], samples: int) -> list[FailureGroup]:
     """`rows`, of which the newest COUNT_CAP are looked at: most tasks first, of equals the latest;
     each group with so many of its newest."""
-    bounded = Task.objects.filter(
+    bounded = see_tasks().filter(
         pk__in=rows.order_by("-created_at", "-pk").values("pk")[:COUNT_CAP]
     )
     keyed = bounded.annotate(failure=FailureKey()).order_by()
@@ -77,12 +77,12 @@ def _list_newest(keyed: QuerySet[Task], samples: int) -> QuerySet[Task]:
         RowNumber(), partition_by=place, order_by=[F("finished_at").desc(), F("pk").desc()]
     )
     newest = keyed.annotate(nth=nth).filter(nth__lte=samples).values("pk")
-    rows = Task.objects.filter(pk__in=newest).annotate(failure=FailureKey()).defer(*LARGE)
+    rows = see_tasks().filter(pk__in=newest).annotate(failure=FailureKey()).defer(*LARGE)
     return rows.order_by("-finished_at", "-pk")
 
 
 def mark_rows(rows: QuerySet[Task]) -> tuple[Any, ...]:
     """What changes when one of them does, without reading them."""
-    some = Task.objects.filter(pk__in=rows.order_by().values("pk")[:COUNT_CAP])
+    some = see_tasks().filter(pk__in=rows.order_by().values("pk")[:COUNT_CAP])
     found = some.aggregate(number=Count("pk"), sum=Sum("revision"), last=Max("finished_at"))
     return tuple(found.values())
