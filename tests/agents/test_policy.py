@@ -236,7 +236,7 @@ def test_the_page_shows_the_exact_call_with_its_arguments_to_change_and_what_a_n
     page = browser.get(reverse("dashboard:approval", args=[question.pk])).content.decode()
     assert "May the agent call pay?" in page
     assert re.search(r'<input[^>]*value="500"', page)
-    assert "Step look goes on, and is told of your no and your comment" in page
+    assert "The call is not made; the agent is told no, with your comment, and goes on" in page
     shown = browser.get(reverse("dashboard:task", args=[ended.id]))
     assert shown.status_code == 200
 
