@@ -132,7 +132,7 @@ def list_words() -> dict[str, list[str]]:
 
 def _lie_behind(column: str, falling: bool, cursor: str) -> Q:
     last = read_key(cursor)
-    when = Subquery(Task.objects.filter(pk=last).order_by().values(column))
+    when = Subquery(see_tasks().filter(pk=last).order_by().values(column))
     less = "lt" if falling else "gt"
     # The first condition is the one that an index on (column, id) can begin at.
     behind = Q(**{f"{column}__{less}": when}) | Q(**{f"pk__{less}": last})
