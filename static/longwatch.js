@@ -28,16 +28,19 @@
 
   // A hidden tab, a pause, a lost session and a server in trouble each hold the polls back.
   document.addEventListener("htmx:before:request", (event) => {
-    if (!isPoll(event.detail.ctx.sourceElement)) return;
+    const { ctx } = event.detail;
+    ctx.polls = isPoll(ctx.sourceElement);  // by its answer it may have polled for the last time
+    if (!ctx.polls) return;
     const late = Date.now() < silentUntil;
-    const read = !following && event.detail.ctx.sourceElement.querySelector("[data-follow]");
+    const read = !following && ctx.sourceElement.querySelector("[data-follow]");
     if (document.hidden || signedOut || late || read) event.preventDefault();
   });
   // While updates are paused the page is still asked for, so that the banner knows how much is held back.
   let heldBack = 0;
   document.addEventListener("htmx:before:swap", (event) => {
     const part = event.detail.ctx.sourceElement;
-    if (!paused || !isPoll(part)) return;
+    // What is shown for the first time is no change.
+    if (!paused || !isPoll(part) || !part.getAttribute("hx-ptag")) return;
     event.preventDefault();
     heldBack += event.detail.ctx.response.status === 200 ? 1 : 0;
     showPaused();
@@ -210,7 +213,7 @@
   let told;
   function tellState(event) {
     const now = document.querySelector("#task-vitals, #state")?.dataset.status;
-    const own = event && !isPoll(event.detail.ctx.sourceElement); // its toast says it
+    const own = event && !event.detail.ctx.polls; // its toast says it
     if (told && now && told !== now && !own) say(`Now ${now.replace("_", " ")}.`);
     told = now;
   }
