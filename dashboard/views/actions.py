@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 
 from dashboard import shown
 from dashboard.access import PageRequest, allow
-from dashboard.actions import ACTIONS, FORK, Action, name_position, take_action
+from dashboard.actions import ACTIONS, EDIT, FORK, Action, name_position, take_action
 from dashboard.effects import list_choices, list_effects
 from dashboard.forms import ActionForm
 from dashboard.htmx import make_redirect, render_page, wants_part
@@ -56,8 +56,10 @@ def act_on_task(request: PageRequest, task_id: UUID, name: str) -> HttpResponseB
     if wants_part(request):
         return render_task(request, task_id, notice=("is-ok", action.done), after_action=True)
     messages.success(request, action.done)
-    wish = read_wish(request)
-    return HttpResponseRedirect(reverse("dashboard:task", args=[task_id]) + wish.write())
+    # The output that was edited is superseded; what stands in its place is shown by itself.
+    gone = {"unit": 0} if action is EDIT else {}
+    query = read_wish(request).write(**gone)
+    return HttpResponseRedirect(reverse("dashboard:task", args=[task_id]) + query)
 
 
 def read_back(request: PageRequest) -> str:

@@ -116,7 +116,7 @@ def test_make_up_modernises_a_real_package_before_ones_eyes(
         page.locator(".meta a", has_text="Modernise simplejson").click()
         page.wait_for_selector("#task-vitals")
         watch(page, "completed", END_SECONDS)
-        wait_until(lambda: page.locator("[hx-trigger]").count() == 0, 10)
+        wait_until(lambda: page.locator("[hx-trigger^=every]").count() == 0, 10)
 
         names = ("simplejson.patch", "simplejson.tar.gz", "original.tgz", "report.md")
         files = {name: download(page, name, tmp_path) for name in names}

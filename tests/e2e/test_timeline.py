@@ -77,6 +77,7 @@ def test_the_timeline_by_keyboard(open_page: OpenPage, three: Workflow) -> None:
 
 def test_the_timeline_without_a_script(open_page: OpenPage, three: Workflow) -> None:
     task = run_units(three, 3)
+    clock.offset += 40  # of less than a second nothing is zoomed into
     with open_page("viewer", java_script_enabled=False) as page:
         page.goto(f"/tasks/{task.id}/")
         page.get_by_role("link", name="Attempts", exact=True).click()
