@@ -77,7 +77,7 @@ def allow[**P](scope: str) -> Callable[[View[P]], Callable[..., HttpResponseBase
                     response = _explain_error(request, error)
                 except Http404:
                     # Here, so that it is kept by no cache either: the page names who asked.
-                    response = render(request, "404.html", status=404)
+                    response = render(request, "dashboard/missing.html", status=404)
                 except (DatabaseError, InterfaceError) as error:
                     if not is_outage(error):
                         raise
@@ -103,7 +103,7 @@ def _explain_error(request: Any, error: LedgerError) -> HttpResponse:
     """What a view does not answer itself: a page in words; into a part nothing is swapped."""
     audit_error(request, error)
     if error.status == 404:
-        return render(request, "404.html", status=404)
+        return render(request, "dashboard/missing.html", status=404)
     if wants_part(request):
         return HttpResponse(str(error), status=error.status, headers={"HX-Reswap": "none"})
     return render(request, "dashboard/refused.html", {"error": error}, status=error.status)

@@ -74,7 +74,7 @@ def load_crew(wanted: CrewFilter, limit: int = 200) -> Crew:
 
 def find_one(owner: str) -> dict[str, Any] | None:
     """One worker as on the page, with what it holds."""
-    row = Worker.objects.filter(pk=owner).first()
+    row = None if "\0" in owner else Worker.objects.filter(pk=owner).first()
     if row is None:
         return None
     return show_one(row, _list_held([owner]).get(owner, []), clock.read(),

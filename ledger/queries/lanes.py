@@ -36,7 +36,7 @@ def list_lanes(limit: int = DEFAULT_LIMIT, cursor: str = "") -> Page[dict[str, A
 
 def find_lane(name: str) -> dict[str, Any]:
     """One lane; of one that nobody set anything for, the defaults. Raises NotFound."""
-    if not 1 <= len(name) <= 100 or not sees_lane(name):
+    if not 1 <= len(name) <= 100 or "\0" in name or not sees_lane(name):
         raise NotFound("lane", name)
     return _show_lanes([name], _count_running())[0]
 

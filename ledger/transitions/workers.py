@@ -118,7 +118,9 @@ def _end_worker(owner: str, actor: Actor, reason: str) -> int:
 
 
 def _lock_worker(owner: str) -> Worker:
-    row = Worker.objects.select_for_update().filter(pk=owner).first()
+    # PostgreSQL stores no NUL, and takes none to compare with either.
+    rows = Worker.objects.select_for_update().filter(pk=owner)
+    row = None if "\0" in owner else rows.first()
     if row is None:
         raise NotFound("worker", owner)
     return row
