@@ -83,6 +83,7 @@ def test_axe_finds_nothing_in_the_palette_the_help_and_a_tooltip(
         open_palette(page, "t", "")
         faults = {"palette": find_faults(page)}
         page.keyboard.press("Escape")
+        page.wait_for_selector("#palette", state="hidden", timeout=3000)
         page.keyboard.press("?")
         page.wait_for_selector("#dialog[open] >> text=Keys of this page")
         assert page.locator("#dialog").get_by_text("restart from a step").is_visible()
