@@ -37,13 +37,8 @@ def drain_worker(
     request: HttpRequest, owner: str, body: TellWorkerIn | None = None
 ) -> dict[str, int]:
     """Let it end its unit and claim nothing more, or all of its cluster."""
-    actor = require_scope(request, OPERATE)
-    told = body or TellWorkerIn()
-    return {
-        "workers": workers.drain_worker(
-            owner, actor=actor, reason=told.reason, cluster=told.cluster
-        )
-    }
+    actor, told = require_scope(request, OPERATE), body or TellWorkerIn()
+    return {"workers": workers.drain_worker(owner, actor=actor, **told.model_dump())}
 
 
 @router.post("/workers/{owner}/undrain", response=ToldWorkersOut)
@@ -51,13 +46,8 @@ def undrain_worker(
     request: HttpRequest, owner: str, body: TellWorkerIn | None = None
 ) -> dict[str, int]:
     """Let it, or all of its cluster, claim again."""
-    actor = require_scope(request, OPERATE)
-    told = body or TellWorkerIn()
-    return {
-        "workers": workers.undrain_worker(
-            owner, actor=actor, reason=told.reason, cluster=told.cluster
-        )
-    }
+    actor, told = require_scope(request, OPERATE), body or TellWorkerIn()
+    return {"workers": workers.undrain_worker(owner, actor=actor, **told.model_dump())}
 
 
 @router.post("/workers/{owner}/declare-dead", response=FencedOut)
