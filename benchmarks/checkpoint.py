@@ -1,4 +1,4 @@
-"""W4: what a checkpoint of a large workspace costs beside hashing it: the tree of an installed
+"""What a checkpoint of a large workspace costs beside hashing it: the tree of an installed
 distribution, of which each unit changes a few files. The database is the empty one of
 LONGWATCH_DATABASE_URL."""
 

@@ -19,6 +19,10 @@ from tests.pg import Cluster
 DURABLE = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
 """What a database that keeps its promises has, against the settings of the tests' cluster."""
 
+COUNTERS = """SELECT (SELECT xact_commit FROM pg_stat_database WHERE datname = %s), wal_sync
+FROM pg_stat_wal"""
+"""Transactions of a database that were committed so far, and fsyncs of the server's log."""
+
 
 def read_environment(url: str, folder: Path) -> dict[str, str]:
     """The environment of a run on this database: every default, and the benchmark's workflows."""
@@ -67,11 +71,17 @@ class PostgreSQL:
 
     def count_commits(self) -> tuple[int, int]:
         """Transactions of the run's database that were committed so far, and fsyncs of the log."""
-        row: Any = self.admin.execute(
-            "SELECT (SELECT xact_commit FROM pg_stat_database WHERE datname = 'run'), wal_sync "
-            "FROM pg_stat_wal"
-        ).fetchone()
+        row: Any = self.admin.execute(COUNTERS, ["run"]).fetchone()
         return row[0], row[1]
+
+    def read_hot_share(self) -> float:
+        """Of the updates of the run's tasks: how many wrote no index."""
+        with psycopg.connect(self.make_url("run")) as database:
+            row: Any = database.execute(
+                "SELECT n_tup_hot_upd, n_tup_upd FROM pg_stat_user_tables "
+                "WHERE relname = 'longwatch_task'"
+            ).fetchone()
+        return float(row[0] / max(row[1], 1))
 
     def describe(self) -> str:
         row: Any = self.admin.execute("SHOW server_version").fetchone()

@@ -1,4 +1,7 @@
-"""The reference on SQLite: what two plain loops reach with synchronous=FULL, two commits a step."""
+"""The reference on SQLite: what two plain loops reach with synchronous=FULL.
+
+A worker keeps what it has claimed to its end: one commit a step, and one a task for the claim.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,9 @@ WHERE id = (SELECT id FROM task WHERE status = 'ready' AND available_at <= :now
 RETURNING id, step, steps, fence"""
 
 ADVANCE = """
-UPDATE task SET step = :step + 1, status = :status, available_at = :now, lease_until = NULL,
-  finished_at = CASE :status WHEN 'done' THEN :now END
+UPDATE task SET step = :step + 1, status = :status,
+  finished_at = CASE :status WHEN 'done' THEN :now END,
+  lease_until = CASE :status WHEN 'leased' THEN :now + 60 END
 WHERE id = :task AND fence = :fence AND step = :step"""
 
 IDLE_SECONDS = 0.005
@@ -46,27 +50,29 @@ def open_database(url: str) -> sqlite3.Connection:
 
 
 def run_worker(url: str, name: str) -> None:
-    """Claim, store, claim, store."""
+    """Claim a task, store each of its steps, claim the next."""
     database = open_database(url)
 
-    def run_unit() -> None:
+    def run_task() -> None:
         database.execute("BEGIN IMMEDIATE")
         row = database.execute(CLAIM, {"now": time.time(), "owner": name}).fetchone()
         database.execute("COMMIT")
         if row is None:
             time.sleep(IDLE_SECONDS)
             return
-        task, step, steps, fence = row
-        output = json.dumps(work.make_output(task, step))
-        now = time.time()
-        moved = {"task": task, "step": step, "fence": fence, "now": now,
-                 "status": "ready" if step + 1 < steps else "done"}  # fmt: skip
-        database.execute("BEGIN IMMEDIATE")
-        if database.execute(ADVANCE, moved).rowcount:
-            database.execute("INSERT INTO output VALUES (?, ?, ?, ?)", [task, step, output, now])
-        database.execute("COMMIT")
+        task, first, steps, fence = row
+        for step in range(first, steps):
+            output = json.dumps(work.make_output(task, step))
+            now = time.time()
+            moved = {"task": task, "step": step, "fence": fence, "now": now,
+                     "status": "leased" if step + 1 < steps else "done"}  # fmt: skip
+            database.execute("BEGIN IMMEDIATE")
+            if database.execute(ADVANCE, moved).rowcount:
+                stored = [task, step, output, now]
+                database.execute("INSERT INTO output VALUES (?, ?, ?, ?)", stored)
+            database.execute("COMMIT")
 
-    workers.repeat(run_unit)
+    workers.repeat(run_task)
 
 
 def measure_throughput(database: sqlite3.Connection, tasks: int, steps: int) -> dict[str, Any]:

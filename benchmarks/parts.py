@@ -1,0 +1,90 @@
+"""The parts of a benchmark on the work that every runner does; README.md says what each is."""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks.bench import SLICE_ZERO, Bench, Database
+from benchmarks.databases import PostgreSQL
+
+LATENCY_ROUNDS = 3
+"""Of W2: each takes 8 s whatever is measured, and its medians hardly move."""
+ANSWER_ROUNDS = 2
+"""Half a minute each."""
+TREE_ROUNDS = 2
+"""Each of seven checkpoints."""
+COMMIT_ROUNDS = 3
+"""A count, which hardly moves; each waits 11 s for the server to have counted."""
+
+
+def measure_w1(bench: Bench) -> None:
+    """Steps per second of the product, each run between two of the raw loop; commits per unit."""
+    for database in bench.databases:
+        shapes = {"": {}} if database.name == "sqlite" else {"": {}, " slice 0": SLICE_ZERO}
+        bench.say(f"{database.name}: W1, {bench.options.rounds} rounds")
+        before = bench.run_reference(database)
+        for _ in range(bench.options.rounds):
+            for name, settings in shapes.items():
+                rate = bench.run_product(database, f"w1 ours{name}", **settings)
+                after = bench.run_reference(database)
+                bench.keep(database, f"w1 ratio{name}", rate / statistics.mean([before, after]))
+                before = after
+        if isinstance(database, PostgreSQL):
+            _count_commits(bench, database)
+
+
+def _count_commits(bench: Bench, database: PostgreSQL) -> None:
+    """What the server counts for each unit, from the first submission on until all is stopped."""
+    units = bench.options.tasks * bench.options.steps
+    for _ in range(min(bench.options.rounds, COMMIT_ROUNDS)):
+        found = bench.run(database, "benchmarks.product", "commits", *bench.w1)
+        commits, fsyncs = database.count_commits()
+        bench.keep(database, "commits", (commits - found["commits"] - found["polls"]) / units)
+        bench.keep(database, "fsyncs", (fsyncs - found["fsyncs"]) / units)
+        bench.keep(database, "hot", database.read_hot_share())
+
+
+def measure_w2(bench: Bench) -> None:
+    """From a submission to the first instruction; a bare LISTEN loop first, where there is one."""
+    rounds = min(bench.options.rounds, LATENCY_ROUNDS)
+    for database in bench.databases:
+        bench.say(f"{database.name}: W2, {rounds} rounds")
+        runs = {"w2 ours": "benchmarks.product"}
+        if database.name == "postgresql":
+            runs = {"w2 raw": "benchmarks.raw_postgresql", **runs}
+        for _ in range(rounds):
+            for label, module in runs.items():
+                bench.keep_quantiles(database, label, module, "w2", bench.options.latencies)
+
+
+def measure_answers(bench: Bench) -> None:
+    """From an answer by the API to the first instruction of the next unit."""
+    for database in bench.databases:
+        bench.say(f"{database.name}: answers")
+        for _ in range(min(bench.options.rounds, ANSWER_ROUNDS)):
+            bench.keep_quantiles(
+                database, "answers", "benchmarks.product", "answers", bench.options.answers
+            )
+
+
+def measure_tree(bench: Bench) -> None:
+    """A checkpoint of a large workspace beside hashing it."""
+    tree = f"--distribution={bench.options.tree}"
+    for database in bench.databases:
+        bench.say(f"{database.name}: a large workspace")
+        for _ in range(min(bench.options.rounds, TREE_ROUNDS)):
+            _keep_tree(bench, database, tree)
+
+
+def _keep_tree(bench: Bench, database: Database, tree: str) -> None:
+    for name, value in bench.run(database, "benchmarks.checkpoint", tree).items():
+        bench.keep(database, f"tree {name}", value)
+
+
+PARTS = {
+    "w1": measure_w1,
+    "w2": measure_w2,
+    "answers": measure_answers,
+    "tree": measure_tree,
+}
+"""By the name that `--only` takes, in the order of a whole run."""
