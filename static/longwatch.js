@@ -698,7 +698,7 @@
   });
 
   // Rows that are chosen: by box, by x on the row that the focus is on, with Shift from the last one on.
-  const bar = document.getElementById("bulk");
+  const bar = document.querySelector("form#bulk");
   const chosenIds = new Set();
   let lastId = "";
   const listBoxes = () => [...document.querySelectorAll("#task-list input[name=task]")];

@@ -14,6 +14,7 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
+from ledger import clock
 from tests.rings import find_chromium
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,20 +34,27 @@ def choose_rings(item: pytest.Item) -> set[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave only the ring's own tests: a test of another ring is no skipped test of this one."""
+    """Leave only the ring's own tests: a test of another ring is no skipped test of this one. Of
+    these only the ones that failed, when the runner has them run once more."""
     ring = settings.RING
-    others = [item for item in items if ring not in choose_rings(item)]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if ring in choose_rings(item)]
+    only = json.loads(os.environ.get("LONGWATCH_TEST_ONLY", "null"))
+    kept = [
+        item
+        for item in items
+        if ring in choose_rings(item) and (only is None or item.nodeid in only)
+    ]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
 
 
 class Tally:
-    """Counts for tests/rings.py how many tests ran."""
+    """Counts for tests/rings.py how many tests ran, and names those that failed."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.counts = {"ran": 0, "failed": 0, "skipped": 0}
+        self.names: dict[str, None] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Every test once; an error before or after it counts as a failure too."""
@@ -54,16 +62,25 @@ class Tally:
             self.counts["ran"] += 1
         self.counts["failed"] += report.failed
         self.counts["skipped"] += report.skipped
+        if report.failed:
+            self.names[report.nodeid] = None
 
         # At each test, so that a ring that is cut off can say how far it came.
         if report.when == "teardown":
-            self.file.write_text(json.dumps(self.counts))
+            self.file.write_text(json.dumps(self.counts | {"names": list(self.names)}))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Report to the runner that started this ring, if one did."""
     if file := os.environ.get("LONGWATCH_TEST_TALLY"):
         config.pluginmanager.register(Tally(Path(file)), "ring-tally")
+
+
+@pytest.fixture(autouse=True)
+def keep_clock() -> Iterator[None]:
+    """What a test moves the ledger's clock by is no concern of the next one."""
+    yield
+    clock.offset = 0.0
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import psutil
 
@@ -106,8 +107,6 @@ def run_ring(ring: str, pytest_arguments: list[str], again: bool = False) -> Res
     started = time.monotonic()
     with provide(ring) as environment:
         before = {child.pid for child in psutil.Process().children()}
-        # A cache of its own: what failed last here is not what failed last beside it.
-        pytest_arguments = [f"-ocache_dir=.pytest_cache/{ring}", *pytest_arguments]
         code = run_pytest(environment, pytest_arguments, BUDGETS[ring])
         left_over = end_left_overs(before)
         tally = read_tally(Path(environment["LONGWATCH_TEST_TALLY"]))
@@ -115,7 +114,8 @@ def run_ring(ring: str, pytest_arguments: list[str], again: bool = False) -> Res
             print(
                 f"=== ring {ring}: {tally['failed']} failed; once more, by themselves", flush=True
             )
-            code = run_pytest(environment, [*pytest_arguments, "--last-failed"], BUDGETS[ring])
+            environment["LONGWATCH_TEST_ONLY"] = json.dumps(tally["names"])
+            code = run_pytest(environment, pytest_arguments, BUDGETS[ring])
             left_over = end_left_overs(before)
             if code == 0:
                 print(f"=== ring {ring}: FLAKY, passed when run alone", flush=True)
@@ -166,15 +166,16 @@ def end_left_overs(before: set[int], grace: float = GRACE) -> list[str]:
     return lines
 
 
-def read_tally(file: Path) -> dict[str, int]:
-    """What tests/conftest.py counted; nothing if pytest did not come so far."""
+def read_tally(file: Path) -> dict[str, Any]:
+    """What tests/conftest.py counted, and the names of the tests that failed; nothing if pytest did
+    not come so far."""
     if file.exists():
         return dict(json.loads(file.read_text()))
-    return {"ran": 0, "failed": 0, "skipped": 0}
+    return {"ran": 0, "failed": 0, "skipped": 0, "names": []}
 
 
 def describe_trouble(
-    ring: str, code: int | None, tally: dict[str, int], left_over: list[str]
+    ring: str, code: int | None, tally: dict[str, Any], left_over: list[str]
 ) -> str:
     """Why this ring does not count as passed; empty if it does."""
     troubles = []

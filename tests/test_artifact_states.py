@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
 @pytest.fixture(autouse=True)
 def store(settings: Any, tmp_path: Path) -> Path:
     settings.LONGWATCH_ARTIFACTS = str(tmp_path / "artifacts")
+    settings.LONGWATCH_VAR = str(tmp_path / "var")  # no copy that another test made
     return tmp_path / "artifacts"
 
 

@@ -25,11 +25,9 @@ pytestmark = [pytest.mark.both_databases, pytest.mark.django_db(transaction=True
 
 
 @pytest.fixture(autouse=True)
-def own_places(settings: Any, tmp_path: Path) -> Any:
+def own_places(settings: Any, tmp_path: Path) -> None:
     settings.LONGWATCH_VAR = str(tmp_path / "var")
     settings.LONGWATCH_ARTIFACTS = str(tmp_path / "artifacts")
-    yield
-    clock.offset = 0.0
 
 
 @pytest.fixture

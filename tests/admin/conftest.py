@@ -52,7 +52,6 @@ def flow(db: None) -> Iterator[Workflow]:
     workflow = make_workflow(self_approval=True)
     with registered(workflow):
         yield workflow
-    clock.offset = 0.0
 
 
 @pytest.fixture

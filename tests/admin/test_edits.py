@@ -40,7 +40,6 @@ def flow() -> Iterator[Workflow]:
     workflow = make_workflow()
     with registered(workflow):
         yield workflow
-    clock.offset = 0.0
 
 
 def edit(task: Task, reason: str = "as agreed", **changes: Any) -> Task:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ledger import clock
 from ledger.models import StepOutput
 from ledger.workflows import Workflow, registered
 from tests.chaos import checker, flows, plans
@@ -44,7 +43,6 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> It
             client.answer_open()
             client.observe_finished()
         yield client
-    clock.offset = 0.0
 
 
 def read(client: Client) -> list[History]:

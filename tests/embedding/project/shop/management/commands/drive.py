@@ -71,7 +71,9 @@ def look(browser, person, task):
         assert b"The shop" not in page.content
     missing = browser.get("/longwatch/tasks/00000000-0000-7000-8000-000000000000/")
     assert missing.status_code == 404
-    assert b"The shop has no such page" in missing.content
+    assert b"There is nothing here" in missing.content
+    assert b"The shop" not in missing.content
+    assert b"The shop has no such page" in browser.get("/nowhere/").content
     assert browser.get("/api/v1/tasks").status_code == 404  # the shop's, not ours
     _, text = make_token("till", ["read"], created_by="cli:test")
     api = Client(headers={"Authorization": f"Bearer {text}"})
