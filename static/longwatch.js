@@ -388,7 +388,7 @@
     const next = options[(here + step + options.length) % options.length];
     next?.setAttribute("aria-selected", "true");
     next?.scrollIntoView({ block: "nearest" });
-    find("palette-field").setAttribute("aria-activedescendant", next?.id ?? "");
+    if (next) find("palette-field").setAttribute("aria-activedescendant", next.id);
   };
   function openPalette() {
     const palette = find("palette");
@@ -414,6 +414,10 @@
     }
     if (group.childElementCount > 1) find("palette-found").prepend(group);
   }
+  document.addEventListener("htmx:before:swap", (event) => {
+    // It names an option that goes now.
+    if (event.detail.ctx.sourceElement.id === "palette-field") find("palette-field").removeAttribute("aria-activedescendant");
+  });
   document.addEventListener("htmx:after:swap", (event) => {
     if (event.detail.ctx.sourceElement.id !== "palette-field") return;
     offerActions();
