@@ -94,6 +94,13 @@ def allow[**P](scope: str) -> Callable[[View[P]], Callable[..., HttpResponseBase
     return decorate
 
 
+def show_missing(request: HttpRequest, exception: Exception) -> HttpResponseBase:
+    """No page has this address: said beside the navigation to whoever is signed in."""
+    if request.user.is_authenticated:
+        return _find_nothing(request)
+    return render(request, "404.html", status=404)
+
+
 def is_page(response: HttpResponseBase) -> bool:
     """A page or a part of one, not a file."""
     return response.get("Content-Type", "").startswith("text/html")
@@ -136,3 +143,8 @@ def _check_scope(request: Any, needed: str) -> HttpResponse | None:
     if wants_part(request):
         return HttpResponse(status=403)
     return render(request, "dashboard/forbidden.html", {"needed": ROLE_NAMES[needed]}, status=403)
+
+
+@allow(READ)
+def _find_nothing(request: PageRequest) -> HttpResponseBase:
+    raise Http404

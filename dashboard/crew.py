@@ -86,6 +86,8 @@ def list_offers(row: dict[str, Any]) -> list[Tell]:
     if row["state"] in {STOPPED, DECLARED}:
         # One that was stopped while it claimed may hold a lease all the same.
         return [ACTIONS[DECLARE]] if row["tasks"] else []
+    if row["state"] == DRAINING and row["told"] not in DRAINS:  # its process ends: it leaves anyway
+        return [ACTIONS[DECLARE]]
     first = "undrain" if row["told"] in DRAINS else "drain"
     return [ACTIONS[first], ACTIONS[DECLARE]]
 

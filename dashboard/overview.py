@@ -38,7 +38,11 @@ def list_attention(
     """What needs somebody, each with the list that holds as many."""
     stalled = reverse("dashboard:trouble")
     versions = [f"{workflow} version {version}" for workflow, version in sorted(unknown)]
-    more = f" and {len(versions) - 1} more" if len(versions) > 1 else ""
+    more = (
+        f" and\N{NO-BREAK SPACE}{len(versions) - 1}\N{NO-BREAK SPACE}more"
+        if len(versions) > 1
+        else ""
+    )
     notes = {
         trouble.LOST: "queues again by itself",
         trouble.STALLED: "lease alive, no progress",

@@ -9,4 +9,5 @@ urlpatterns = [
     path("", include("dashboard.urls")),
 ]
 
+handler404 = "dashboard.access.show_missing"
 handler500 = "dashboard.outages.show_fault"

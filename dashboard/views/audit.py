@@ -11,12 +11,14 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django.http import Http404, HttpResponseBase, StreamingHttpResponse
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from dashboard import shown
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import render_page
 from dashboard.preferences import Preferences
+from dashboard.templatetags.longwatch import short_id
 from dashboard.times import read_typed, tell_stored
 from ledger.access import AUDIT
 from ledger.auditing import write_entry
@@ -44,7 +46,16 @@ def show_audit(request: PageRequest) -> HttpResponseBase:
         problem = str(error)
         page = list_audit(AuditFilter())
     called = shown.name_actors({row["actor"] for row in page.items})
-    rows = [row | {"by": called[row["actor"]], "changes": list_changes(row)} for row in page.items]
+    rows = [
+        row
+        | {
+            "by": called[row["actor"]],
+            "changes": list_changes(row),
+            "about": find_place(row["target"]),
+            "cause": find_place(row["request_id"] or ""),
+        }
+        for row in page.items
+    ]
     context: dict[str, Any] = {
         "section": "audit",
         "rows": rows,
@@ -112,6 +123,17 @@ def read_moment(name: str, text: str) -> dt.datetime | None:
         return read_typed(text)
     except ValueError:
         raise InvalidInput(name, f"is {text!r:.60}; write 2026-01-31T12:00.") from None
+
+
+def find_place(named: str) -> tuple[str, str]:
+    """(what it is called, the page of a bulk operation) of a target or a request's id."""
+    kind, _, rest = named.partition(":")
+    try:
+        identity = UUID(rest)
+    except ValueError:
+        return named, ""
+    page = reverse("dashboard:bulk", args=[identity]) if kind == "bulk" else ""
+    return f"{kind} {short_id(identity)}", page
 
 
 def list_changes(row: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -48,6 +48,8 @@ KEYS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("x ⇧X", "Select the row; select from the last one to it", ("tasks",)),
     ("/", "To the filter of a list; Esc leaves it", LISTS),
     ("[ ]", "Previous, next task of the list that you came from", TASK),
+    ("↑ ↓ ← →", "In a task's timeline: between its rows, and the attempts of one", TASK),
+    ("+ - 0", "In a task's timeline: zoom in, zoom out, all of it", TASK),
     ("⇧R c", "On a task: restart from a step, cancel; each opens its dialog", TASK),
     ("a r s", "On an approval: approve, reject, send back", ("approval",)),
     ("z", "Take that answer back while it has not acted", ("approval", "approvals")),

@@ -58,8 +58,9 @@ def check_addresses(host: str, found: list[tuple[Any, ...]]) -> None:
         if ip.is_global and not ip.is_multicast and (ip.version == 4 or ip in _GIVEN_OUT):
             continue
         if not any(ip in network for network in allowed):
+            named = host if host == str(ip) else f"{host} is {ip}, which"
             raise AddressRefused(
-                f"{host} is {ip}, which is no address of the open internet. If alerts may go "
+                f"{named} is no address of the open internet. If alerts may go "
                 f"there, add its network to {SETTING}."
             )
 

@@ -167,7 +167,7 @@ def send_test(rule_id: UUID, actor: Actor) -> UUID:
         rule, now = _lock_rule(rule_id)
         if not rule.enabled:
             raise InvalidInput("enabled", "the rule is off; switch it on to test it")
-        note = f"A test of the rule {rule.name!r}, asked for by {actor}."
+        note = f"A test of the rule “{rule.name}”, asked for by {actor}."
         made = outbox.post_alert(kinds.TEST, now, {"note": note}, only=rule)
         AlertRule.objects.filter(pk=rule.pk).update(next_at=now)
         _note(rule, actor, "test_alert_rule", now)

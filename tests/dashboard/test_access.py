@@ -83,6 +83,14 @@ def test_no_refusal_is_kept_by_a_cache_or_mixed_up(sign_in: Callable[..., Client
     assert "</html>" in answers[0][0].content.decode()
 
 
+def test_an_address_of_nothing_keeps_the_navigation(sign_in: Callable[..., Client]) -> None:
+    for client, has in ((sign_in("viewer"), True), (Client(), False)):
+        response = client.get("/no/such/page/")
+        text = response.content.decode()
+        assert (response.status_code, 'aria-label="Main"' in text) == (404, has)
+        assert "There is nothing here" in text
+
+
 @pytest.mark.case(68)
 @pytest.mark.both_databases
 def test_a_part_of_somebody_elses_page_is_not_answered(
