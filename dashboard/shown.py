@@ -91,9 +91,17 @@ HIDDEN = frozenset(
 
 
 LABELS = frozenset({"lane", "title"})
+SAID = {
+    "drain": "its worker was told to stop",
+    "approve": "approved",
+    "reject": "rejected",
+    "send_back": "sent back",
+}
+"""What a bare code in an event's data is called; the reasons of a status are in `words`."""
 CHANGES = ("before", "after")
 CALLED = {
     "subject": "",
+    "decision": "",
     "findings": "",
     "to": "from step",
     "reclaims": "losses at this step",
@@ -117,7 +125,7 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
         if key in CHANGES or key in HIDDEN or value in (None, "", [], {}):
             continue
         if key in {"reason", "why", "comment"} or (key == "limit" and str(value) in words.REASONS):
-            parts.append(words.REASONS.get(str(value), str(value)))
+            parts.append(SAID.get(str(value), words.REASONS.get(str(value), str(value))).rstrip("."))
         elif isinstance(value, dict) and key == "values":  # named by a form or a tool, not by us
             shown = ((name, one) for name, one in value.items() if one not in (None, "", [], {}))
             parts += [
@@ -129,6 +137,7 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
         else:
             name = CALLED.get(key, key.replace("_", " "))
             text = _tell_list(value) if isinstance(value, list) else tell_stored(value)
+            text = SAID.get(value, text) if isinstance(value, str) else text
             parts.append(f"{name}: {text}" if name else str(text))
     return clean_text("; ".join(part for part in parts if part), limit)
 
@@ -159,7 +168,7 @@ def _say_question(data: Mapping[str, Any]) -> str:
 
 
 def _say_start(data: Mapping[str, Any]) -> str:
-    return f"not before {tell_stored(data['until'])}"
+    return f"not before {tell_stored(data['until'])}" if data["until"] else ""
 
 
 def _say_children(data: Mapping[str, Any]) -> str:
