@@ -92,12 +92,12 @@ HIDDEN = frozenset(
 
 LABELS = frozenset({"lane", "title"})
 SAID = {
-    "drain": "its worker was told to stop",
-    "approve": "approved",
-    "reject": "rejected",
-    "send_back": "sent back",
+    ("reason", "drain"): "its worker was told to stop",
+    ("decision", "approve"): "approved",
+    ("decision", "reject"): "rejected",
+    ("decision", "send_back"): "sent back",
 }
-"""What a bare code in an event's data is called; the reasons of a status are in `words`."""
+"""What a bare code of an event is called; the reasons of a status are in `words`."""
 CHANGES = ("before", "after")
 CALLED = {
     "subject": "",
@@ -125,7 +125,7 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
         if key in CHANGES or key in HIDDEN or value in (None, "", [], {}):
             continue
         if key in {"reason", "why", "comment"} or (key == "limit" and str(value) in words.REASONS):
-            parts.append(SAID.get(str(value), words.REASONS.get(str(value), str(value))).rstrip("."))
+            parts.append(SAID.get((key, value)) or words.REASONS.get(str(value), str(value)))
         elif isinstance(value, dict) and key == "values":  # named by a form or a tool, not by us
             shown = ((name, one) for name, one in value.items() if one not in (None, "", [], {}))
             parts += [
@@ -137,7 +137,7 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
         else:
             name = CALLED.get(key, key.replace("_", " "))
             text = _tell_list(value) if isinstance(value, list) else tell_stored(value)
-            text = SAID.get(value, text) if isinstance(value, str) else text
+            text = SAID.get((key, text), text) if isinstance(text, str) else text
             parts.append(f"{name}: {text}" if name else str(text))
     return clean_text("; ".join(part for part in parts if part), limit)
 

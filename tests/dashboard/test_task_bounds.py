@@ -52,7 +52,7 @@ def test_an_event_tells_a_limit_in_words() -> None:
 def test_an_event_tells_the_values_of_an_answer_by_their_own_names() -> None:
     values = {"article": "tea", "count": 4, "to": "the office", "number": 7}
     told = shown.summarise_data({"decision": "approve", "values": values, "number": 1})
-    assert told == "decision: approve; article: tea; count: 4; to: the office; number: 7"
+    assert told == "approved; article: tea; count: 4; to: the office; number: 7"
 
 
 def test_what_is_no_sentence_by_its_data_is_told_in_one() -> None:
@@ -70,6 +70,11 @@ def test_what_is_no_sentence_by_its_data_is_told_in_one() -> None:
     assert told("spawned", {"count": 1, "children": ["a"]}) == "1 child task"
     assert told("compensating", {"count": 2}) == "effects to undo: 2"
     assert told("submitted", {"until": "2026-11-30T21:59:51+00:00"}).startswith("not before Mon 30")
+    assert told("submitted", {"until": None}) == ""
+    assert told("released", {"reason": "drain"}) == "its worker was told to stop"
+    assert (
+        told("approval_voted", {"decision": "send_back", "comment": "drain"}) == "sent back; drain"
+    )
     assert told("circling", {}) == ""  # its contents are hidden
     wrong = [{"message": "It is missing.", "where": "page-3"}]
     assert told("repaired", {"feedback": {"findings": wrong}}) == "page-3: It is missing"
