@@ -17,8 +17,8 @@ from ledger.access import APPROVE, PAYLOAD, is_assigned
 from ledger.models import Approval
 from ledger.models.approvals import OPEN
 from ledger.queries.questions import list_asked
-from ledger.tokens import find_principal
 from ledger.transitions import approvals
+from ledger.transitions.standing import find_submitters
 
 
 def list_actors(row: Approval) -> set[str]:
@@ -99,7 +99,9 @@ def find_obstacle(request: PageRequest, row: Approval, called: Mapping[str, str]
         return "You are not shown what is asked, so somebody else answers."
     if not is_assigned(str(request.actor), row.assignees):
         return f"This question is for {join_names(row.assignees or (), called)}."
-    if not row.self_approval and find_principal(approvals.find_submitter(row.task)) == me:
+    task = row.task
+    submitters = find_submitters([(task.pk, task.parent_id, task.submitted_by)])
+    if not row.self_approval and submitters[task.pk] == me:
         return "You submitted this task; somebody else answers."
     voted = any(vote.by == me and vote.voided_at is None for vote in row.votes.all())
     if voted and row.status == OPEN:

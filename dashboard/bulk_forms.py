@@ -10,24 +10,25 @@ from django import forms
 from dashboard.bulk import TYPED_OVER
 from dashboard.forms import MAX_REASON
 from dashboard.start import make_token
+from ledger.bulk.selecting import Seen
 
 
 class BulkForm(forms.Form):
-    """How many tasks were shown, and a token that makes two sends one operation.
+    """Which tasks were shown, and a token that makes two sends one operation.
 
     The names have a prefix, as filters of the list stand beside them (`reason` is one).
     """
 
     prefix = "do"
 
-    expected = forms.IntegerField(min_value=0, widget=forms.HiddenInput)
+    seen = forms.CharField(widget=forms.HiddenInput)
     token = forms.CharField(max_length=64, widget=forms.HiddenInput)
     typed = forms.CharField(label="", required=False, max_length=20)
 
-    def __init__(self, *args: Any, number: int, steps: Sequence[str] = (), **kwargs: Any) -> None:
+    def __init__(self, *args: Any, seen: Seen, steps: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.initial.update(expected=number, token=make_token())
-        self.number = number
+        self.initial.update(seen=seen.pack(), token=make_token())
+        self.number = number = len(seen)
         self.order_fields([name for name in self.fields if name != "typed"] + ["typed"])
         if number > TYPED_OVER:
             self.fields["typed"].label = f"Type {number} to confirm"

@@ -28,6 +28,7 @@ from ledger.bulk.actions import BULK_ACTIONS, BulkAction
 from ledger.bulk.making import make_operation, stop_operation
 from ledger.bulk.selecting import (
     Preview,
+    Seen,
     Selection,
     list_chosen,
     list_versions,
@@ -92,13 +93,14 @@ def refuse_choice(
 def make_form(
     action: BulkAction, selection: Selection, found: Preview, fleet: Fleet, given: Any = None
 ) -> BulkForm:
-    """The form of the action. What was shown is the number that it carries, not the one of now."""
-    number, steps = found.applies, []
-    if given is not None and given.get("do-expected", "").isdecimal():
-        number = int(given["do-expected"][:9])
+    """The form of the action. What was shown are the tasks that it carries, not those of now.
+    Raises InvalidInput where it carries none."""
+    seen, steps = found.seen, []
+    if given is not None:
+        seen = Seen.unpack(given.get("do-seen", ""))
     if action.name == "restart":
         steps = list_steps(action, selection, fleet)
-    return FORMS.get(action.name, BulkForm)(given, number=number, steps=steps)
+    return FORMS.get(action.name, BulkForm)(given, seen=seen, steps=steps)
 
 
 def list_steps(action: BulkAction, selection: Selection, fleet: Fleet) -> list[str]:
@@ -118,7 +120,7 @@ def begin(
         row, _ = make_operation(
             chosen.action, selection, actor=request.actor, arguments=form.read_arguments(),
             reason=form.read_reason(), key=form.cleaned_data["token"],
-            expected=form.cleaned_data["expected"],
+            seen=Seen.unpack(form.cleaned_data["seen"]),
         )  # fmt: skip
     except LedgerError as error:
         audit_error(request, error)
@@ -134,7 +136,7 @@ def refuse_form(
     """The form as typed, with what is true now: the next try is for as many as are shown then."""
     action = BULK_ACTIONS[chosen.action]
     found = preview(action, selection)
-    now = {"do-expected": str(found.applies), "do-typed": ""}
+    now = {"do-seen": found.seen.pack(), "do-typed": ""}
     fresh = make_form(action, selection, found, fleet, {**form.data.dict(), **now})  # type: ignore[attr-defined]
     fresh.errors.clear()
     field = error.field.split(".")[-1]

@@ -10,15 +10,16 @@ from django.http import HttpRequest
 from ninja import Header, Router, Status
 from pydantic import BaseModel, ConfigDict, StrictInt
 
-from ledger.access import OPERATE, READ
-from ledger.api.auth import require_scope
+from ledger.access import APPROVE, OPERATE, READ
+from ledger.api.auth import require_any, require_scope
 from ledger.api.bodies import FilterIn, Request
 from ledger.api.schemas import Json, PageOut
-from ledger.bulk.making import make_operation, stop_operation
+from ledger.bulk.answers import ANSWERS, Asked, read_asked
+from ledger.bulk.making import make_answers, make_operation, stop_operation
 from ledger.bulk.selecting import Selection, read_ids
 from ledger.errors import InvalidInput
 from ledger.queries import DEFAULT_LIMIT, Page
-from ledger.queries.bulk import list_items, list_operations, show_operation
+from ledger.queries.bulk import find_operation, list_items, list_operations, show_operation
 
 router = Router(tags=["bulk"])
 
@@ -31,24 +32,40 @@ class BulkFilterIn(FilterIn):
     model_config = ConfigDict(extra="forbid")
 
 
+class AskedIn(Request):
+    """A question, and the digest of what was read of it."""
+
+    id: str
+    digest: str
+
+
 class BulkIn(Request):
     """An action, what it takes, and the tasks: by id, or all that match a filter now (`{}`: every
-    task). With `expected` it is refused when it would be done to more."""
+    task). With `expected` it is refused when it would be done to more; who means exactly the tasks
+    that they have seen gives their ids. `approve` and `reject` take `approvals` instead, and of
+    arguments a `comment`."""
 
     action: str
     arguments: dict[str, Json] = {}
     reason: str = ""
     tasks: list[str] | None = None
     filter: BulkFilterIn | None = None
+    approvals: list[AskedIn] | None = None
     expected: StrictInt | None = None
 
     def read_selection(self) -> Selection:
         """Either of the two. Raises InvalidInput for both or neither."""
-        if (self.tasks is None) == (self.filter is None):
+        if (self.tasks is None) == (self.filter is None) or self.approvals is not None:
             raise InvalidInput("tasks", "give either tasks (ids) or filter")
         if self.filter is not None:
             return Selection(pairs=tuple(self.filter.list_pairs()))
         return Selection(ids=read_ids(self.tasks or ()))
+
+    def read_asked(self) -> tuple[Asked, ...]:
+        """The questions. Raises InvalidInput when there is none, or tasks beside them."""
+        if not self.approvals or self.tasks is not None or self.filter is not None:
+            raise InvalidInput("approvals", f"to {self.action} takes approvals, and no tasks")
+        return read_asked((one.id, one.digest) for one in self.approvals)
 
 
 class StopIn(Request):
@@ -58,7 +75,8 @@ class StopIn(Request):
 
 
 class BulkOut(BaseModel):
-    """One action on many tasks; `selection` is `{filter: [[key, value], …]}` or `{ids: number}`."""
+    """One action on many tasks; `selection` is `{filter: [[key, value], …]}`, `{ids: number}` or
+    `{approvals: number}`."""
 
     id: str
     action: str
@@ -75,11 +93,14 @@ class BulkOut(BaseModel):
 
 
 class BulkItemOut(BaseModel):
-    """One task of it: how it was when it was chosen, what came of it and why."""
+    """One task of it: how it was when it was chosen, what came of it and why. `approval` and
+    `subject` are the question that was answered."""
 
     task: str
     title: str
     status: str | None
+    approval: str | None
+    subject: str
     status_seen: str
     outcome: str
     why: str
@@ -90,8 +111,16 @@ class BulkItemOut(BaseModel):
 def begin_bulk(request: HttpRequest, body: BulkIn, idempotency_key: Key = None) -> Status[Any]:
     """Begin one. Which tasks it is for is settled here; tasks that it can't be done to are skipped.
 
-    With an `Idempotency-Key` the same body gives the same operation, with 200.
+    With an `Idempotency-Key` the same body gives the same operation, with 200. `approve` and
+    `reject` take the permission approve, all else operate.
     """
+    if body.action in ANSWERS:
+        actor = require_scope(request, APPROVE)
+        comment = ANSWERS[body.action].read(body.arguments).get("comment", "")
+        row, created = make_answers(
+            body.action, body.read_asked(), actor=actor, comment=comment, key=idempotency_key
+        )
+        return Status(201 if created else 200, show_operation(row.pk))
     actor = require_scope(request, OPERATE)
     row, created = make_operation(
         body.action, body.read_selection(), actor=actor, arguments=body.arguments,
@@ -132,6 +161,8 @@ def list_bulk_items(
 @router.post("/{bulk_id}/stop", response=BulkOut)
 def stop_bulk(request: HttpRequest, bulk_id: UUID, body: StopIn | None = None) -> dict[str, Any]:
     """Leave what is done, begin nothing more. Twice is harmless."""
-    actor = require_scope(request, OPERATE)
+    require_any(request, OPERATE, APPROVE)
+    answers = find_operation(bulk_id).action in ANSWERS
+    actor = require_scope(request, APPROVE if answers else OPERATE)
     stop_operation(bulk_id, actor=actor, reason=(body or StopIn()).reason)
     return show_operation(bulk_id)

@@ -61,11 +61,11 @@ class BulkAction:
 
 
 def _read_none(given: Mapping[str, Any]) -> dict[str, Any]:
-    _check_names(given)
+    check_names(given)
     return {}
 
 
-def _check_names(given: Mapping[str, Any], *known: str) -> None:
+def check_names(given: Mapping[str, Any], *known: str) -> None:
     for name in given.keys() - set(known):
         takes = f"takes {', '.join(known)}" if known else "takes none"
         raise InvalidInput(
@@ -84,7 +84,7 @@ def _run_plain(transition: Callable[..., None]) -> Run:
 # --- Restart ------------------------------------------------------------------------------------
 def _read_restart(given: Mapping[str, Any]) -> dict[str, Any]:
     """`to_step`: a name, or empty for the latest step that each task has reached."""
-    _check_names(given, "to_step", "note", "workflow_version")
+    check_names(given, "to_step", "note", "workflow_version")
     read = {name: given.get(name) or "" for name in ("to_step", "note", "workflow_version")}
     for name, text in read.items():
         operators.check_reason(text, f"arguments.{name}")
@@ -111,7 +111,7 @@ def find_latest_step(task: Task, version: str | None = None) -> str:
 
 # --- Limits -------------------------------------------------------------------------------------
 def _read_limits(given: Mapping[str, Any]) -> dict[str, Any]:
-    _check_names(given, *limits.NAMES)
+    check_names(given, *limits.NAMES)
     wanted = {name: value for name, value in given.items() if value is not None}
     if not wanted:
         raise InvalidInput("arguments", f"name at least one of {', '.join(limits.NAMES)}")
@@ -143,7 +143,7 @@ _COLUMNS = {name: "deadline_at" if name == "deadline_at" else f"limit_{name}"
 
 # --- Labels -------------------------------------------------------------------------------------
 def _read_tags(given: Mapping[str, Any]) -> dict[str, Any]:
-    _check_names(given, "tags")
+    check_names(given, "tags")
     tags = given.get("tags")
     if not tags:
         raise InvalidInput("arguments.tags", "takes at least one tag")
@@ -172,7 +172,7 @@ def _set_tags(task: Task, actor: Actor, reason: str, tags: list[str], same: str)
 
 
 def _read_priority(given: Mapping[str, Any]) -> dict[str, Any]:
-    _check_names(given, "priority")
+    check_names(given, "priority")
     return {"priority": check_count("arguments.priority", given.get("priority"), -100, 100)}
 
 

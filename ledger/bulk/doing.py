@@ -18,6 +18,7 @@ from django.db.models import Q
 from ledger import clock, sql
 from ledger.access import PAYLOAD, ROLES, Sight, find_sight, limit_sight
 from ledger.bulk.actions import BulkAction, find_action
+from ledger.bulk.answers import ANSWERS
 from ledger.bulk.making import close_operation, stop_pending
 from ledger.calls import Call, answer_call
 from ledger.canonical import clean_text
@@ -111,7 +112,8 @@ def _store(key: int, outcome: str, why: str) -> None:
 
 def _do_item(operation: BulkOperation, item: BulkItem) -> Outcome | None:
     """What came of it; None where the task's row is locked, so that it is left for later."""
-    action, actor = find_action(operation.action), Actor.parse(operation.actor)
+    name = operation.action
+    action, actor = ANSWERS.get(name) or find_action(name), Actor.parse(operation.actor)
     rows = Task.objects.annotate(why=action.explain()).filter(pk=item.task)
     task = skip_locked(rows).first()
     if task is None:
@@ -132,13 +134,18 @@ def _do_item(operation: BulkOperation, item: BulkItem) -> Outcome | None:
         payload=PAYLOAD in sight.scopes,
     )  # fmt: skip
     with answer_call(call):
-        return _run(action, task, actor, operation)
+        return _run(action, task, actor, operation, item)
 
 
-def _run(action: BulkAction, task: Task, actor: Actor, operation: BulkOperation) -> Outcome:
+def _run(
+    action: BulkAction, task: Task, actor: Actor, operation: BulkOperation, item: BulkItem
+) -> Outcome:
+    given = operation.arguments
+    if item.approval is not None:
+        given = {**given, "approval": item.approval, "digest": item.digest}
     try:
         with sql.atomic():
-            why = action.run(task, actor, operation.reason, operation.arguments)
+            why = action.run(task, actor, operation.reason, given)
     except LedgerError as error:
         return words.REFUSED, str(error)
     return (words.SKIPPED, why) if why else (words.DONE, "")

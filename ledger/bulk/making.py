@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -13,12 +13,14 @@ from django.db.models import Exists, OuterRef
 from ledger import canonical, clock, sql
 from ledger.auditing import write_entry
 from ledger.bulk.actions import BulkAction, find_action
-from ledger.bulk.selecting import MAX_ITEMS, Selection, compile_rows, say_bound
+from ledger.bulk.answers import ANSWERS, Asked, check_kind, look_at
+from ledger.bulk.selecting import MAX_ITEMS, Seen, Selection, compile_rows, say_bound
 from ledger.errors import IdempotencyConflict, InvalidInput, LedgerError, NotFound, TaskNotFound
 from ledger.events import Actor
-from ledger.models import BulkItem, BulkOperation
+from ledger.models import Approval, BulkItem, BulkOperation
 from ledger.models import bulk as words
 from ledger.queries.bulk import see_operations
+from ledger.queries.seen import require_payload
 from ledger.transitions.moves import skip_locked
 from ledger.transitions.operators import check_reason
 from ledger.transitions.submit import check_key
@@ -28,14 +30,15 @@ MAX_OPEN = 50
 
 
 class SelectionGrew(LedgerError):
-    """More tasks match now than the caller was shown."""
+    """More tasks match now than the caller was shown, or others."""
 
     code = "selection_grew"
     status = 409
 
-    def __init__(self, seen: int, now: int) -> None:
+    def __init__(self, seen: int, now: int, fresh: int = 0) -> None:
+        others = f", {fresh:,} of them not among those" if fresh else ""
         super().__init__(
-            f"It is for {now:,} tasks now, and was for {seen:,} when you looked. "
+            f"It is for {now:,} tasks now{others}, and was for {seen:,} when you looked. "
             "Look again, then decide."
         )
 
@@ -49,53 +52,130 @@ def make_operation(
     reason: str = "",
     key: str | None = None,
     expected: int | None = None,
+    seen: Seen | None = None,
 ) -> tuple[BulkOperation, bool]:
     """(the operation, whether it is new): every task that is chosen is an item of it.
 
     What the action can't be done to is an item as well, skipped from the start. With `key` the same
     request gives the same operation. Raises InvalidInput, IdempotencyConflict, and SelectionGrew
-    when it would be done to more than `expected`.
+    when it would be done to more than `expected`, or to one that is not among the `seen`.
     """
     action = find_action(name)
-    check_reason(reason)
-    check_key(key, "Idempotency-Key")
     given = action.read(arguments or {})
     body = [name, given, reason, [str(one) for one in selection.ids or ()], selection.pairs]
-    digest = hashlib.sha256(canonical.dump_json(_listed(body), "body").encode()).hexdigest()
-    if (known := _find_known(actor, key, digest)) is not None:
-        return known, False
-    row = BulkOperation(
-        action=name, arguments=given, reason=reason, selection=selection.describe(),
-        actor=str(actor), idempotency_key=key, body_digest=digest, total=0,
-        created_at=clock.read(),
+    row = _draft(name, given, reason, selection.describe(), actor, key, body)
+
+    def store_items() -> int:
+        applies = _store_items(row, action, selection)
+        if expected is not None and applies > expected:
+            raise SelectionGrew(expected, applies)
+        if seen is not None and (fresh := seen.count_others(_list_pending(row))):
+            raise SelectionGrew(len(seen), applies, fresh)
+        return applies
+
+    return _store_operation(row, store_items)
+
+
+def make_answers(
+    name: str,
+    asked: Sequence[Asked],
+    *,
+    actor: Actor,
+    comment: str = "",
+    key: str | None = None,
+    undo_seconds: float = 0.0,
+) -> tuple[BulkOperation, bool]:
+    """The same for one answer (`approve` or `reject`) to many questions, each an item.
+
+    A question that can't be answered with the others is skipped from the start, one that is no
+    longer what was shown refused. Raises InvalidInput, also for questions of several kinds, and
+    IdempotencyConflict.
+    """
+    require_payload()  # an answer is about what was shown
+    if name not in ANSWERS:
+        raise InvalidInput("action", f"is {name!r:.60}; it takes one of {', '.join(ANSWERS)}")
+    given = ANSWERS[name].read({"comment": comment})
+    body = [name, given, [[str(one.id), one.digest] for one in asked]]
+    if undo_seconds > 0:
+        given["undo_seconds"] = undo_seconds
+    row = _draft(name, given, "", {"approvals": len(asked)}, actor, key, body)
+
+    def store_items() -> int:
+        looked = look_at(name, asked, actor)
+        check_kind(looked)
+        if len({one.row.task_id for one in looked}) < len(looked):
+            raise InvalidInput("approvals", "are several of one task; its open one is enough")
+        BulkItem.objects.bulk_create(
+            [
+                _make_item(row, one.row, one.why, one.changed, digest)
+                for one, digest in zip(looked, digests, strict=True)
+            ]
+        )
+        row.total = len(looked)
+        applies = len(_list_pending(row))
+        if not applies:
+            raise InvalidInput("approvals", f"there is none to {name}" + _say_why(row))
+        return applies
+
+    digests = [one.digest for one in asked]
+    return _store_operation(row, store_items)
+
+
+def _make_item(
+    row: BulkOperation, approval: Approval, why: str, changed: bool, digest: str
+) -> BulkItem:
+    task = approval.task
+    left_out = words.REFUSED if changed else words.SKIPPED
+    return BulkItem(
+        operation=row, task=task.pk, revision_seen=task.revision, status_seen=task.status,
+        approval=approval.pk, digest=digest[:64], outcome=left_out if why else words.PENDING,
+        why=why, done_at=row.created_at if changed else None,
     )  # fmt: skip
+
+
+def _draft(
+    name: str, given: dict[str, Any], reason: str, selection: dict[str, Any], actor: Actor,
+    key: str | None, body: Any,
+) -> BulkOperation:  # fmt: skip
+    check_reason(reason)
+    check_key(key, "Idempotency-Key")
+    digest = hashlib.sha256(canonical.dump_json(_listed(body), "body").encode()).hexdigest()
+    return BulkOperation(
+        action=name, arguments=given, reason=reason, selection=selection, actor=str(actor),
+        idempotency_key=key, body_digest=digest, total=0, created_at=clock.read(),
+    )  # fmt: skip
+
+
+def _store_operation(
+    row: BulkOperation, store_items: Callable[[], int]
+) -> tuple[BulkOperation, bool]:
+    """The row with its items, which `store_items` stores and counts; or the one of its key."""
+    if (known := _find_known(row)) is not None:
+        return known, False
     try:
-        _store_operation(row, action, selection, expected)
+        with sql.atomic():
+            if BulkOperation.objects.filter(status__in=words.OPEN).count() >= MAX_OPEN:
+                raise InvalidInput("action", f"{MAX_OPEN} bulk operations are not done yet; wait, "
+                                   "or stop one")  # fmt: skip
+            BulkOperation.objects.bulk_create([row])
+            applies = store_items()
+            BulkOperation.objects.filter(pk=row.pk).update(total=row.total)
+            what = "approvals" if row.action in ANSWERS else "tasks"
+            write_entry(
+                Actor.parse(row.actor), "bulk_started", f"bulk:{row.pk}", at=row.created_at,
+                reason=row.reason or row.arguments.get("comment", ""),
+                after={"action": row.action, "arguments": row.arguments, **row.selection,
+                       what: applies},
+            )  # fmt: skip
     except IntegrityError:  # the same request, sent twice at once
-        if (known := _find_known(actor, key, digest)) is None:
+        if (known := _find_known(row)) is None:
             raise
         return known, False
     return row, True
 
 
-def _store_operation(
-    row: BulkOperation, action: BulkAction, selection: Selection, expected: int | None
-) -> None:
-    with sql.atomic():
-        if BulkOperation.objects.filter(status__in=words.OPEN).count() >= MAX_OPEN:
-            raise InvalidInput("action", f"{MAX_OPEN} bulk operations are not done yet; wait, or "
-                               "stop one")  # fmt: skip
-        BulkOperation.objects.bulk_create([row])
-        applies = _store_items(row, action, selection)
-        if expected is not None and applies > expected:
-            raise SelectionGrew(expected, applies)
-        BulkOperation.objects.filter(pk=row.pk).update(total=row.total)
-        write_entry(
-            Actor.parse(row.actor), "bulk_started", f"bulk:{row.pk}", at=row.created_at,
-            reason=row.reason,
-            after={"action": row.action, "arguments": row.arguments, "tasks": applies,
-                   **row.selection},
-        )  # fmt: skip
+def _list_pending(row: BulkOperation) -> list[UUID]:
+    return list(row.items.filter(outcome=words.PENDING).values_list("task", flat=True))
 
 
 def _listed(value: Any) -> Any:
@@ -103,13 +183,14 @@ def _listed(value: Any) -> Any:
     return [_listed(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def _find_known(actor: Actor, key: str | None, digest: str) -> BulkOperation | None:
+def _find_known(row: BulkOperation) -> BulkOperation | None:
+    key = row.idempotency_key
     if key is None:
         return None
-    row = BulkOperation.objects.filter(actor=str(actor), idempotency_key=key).first()
-    if row is not None and row.body_digest != digest:
+    known = BulkOperation.objects.filter(actor=row.actor, idempotency_key=key).first()
+    if known is not None and known.body_digest != row.body_digest:
         raise IdempotencyConflict(key)
-    return row
+    return known
 
 
 def _store_items(row: BulkOperation, action: BulkAction, selection: Selection) -> int:

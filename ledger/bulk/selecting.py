@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
-from collections.abc import Sequence
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db import connection
 from django.db.models import F, QuerySet, Sum
 
 from ledger.bulk.actions import BulkAction
@@ -59,11 +62,46 @@ class Selection:
         return {"filter": [list(pair) for pair in self.pairs]}
 
 
+class Seen:
+    """Which tasks a person was shown, four bytes of each: small enough for a form to carry, and a
+    task that was not shown passes for one of them once in 400,000 times, of the largest.
+    """
+
+    def __init__(self, keys: Iterable[UUID]) -> None:
+        self._marks = frozenset(zlib.crc32(key.bytes) for key in keys)
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def count_others(self, keys: Iterable[UUID]) -> int:
+        """How many of the tasks were not shown."""
+        return sum(zlib.crc32(key.bytes) not in self._marks for key in keys)
+
+    def pack(self) -> str:
+        """As a form carries it."""
+        packed = struct.pack(f">{len(self._marks)}I", *sorted(self._marks))
+        return base64.b64encode(packed).decode()
+
+    @classmethod
+    def unpack(cls, text: str) -> Seen:
+        """The same from a form. Raises InvalidInput."""
+        try:
+            packed = base64.b64decode(text, validate=True)
+            marks = struct.unpack(f">{len(packed) // 4}I", packed)
+        except (ValueError, struct.error):
+            raise InvalidInput("seen", "is not what the page sent") from None
+        found = cls(())
+        found._marks = frozenset(marks)
+        return found
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Preview:
-    """What an action would be done to now: numbers by (status, why it is left out; "" if not)."""
+    """What an action would be done to now: numbers by (status, why it is left out; "" if not),
+    and which tasks it would be done to."""
 
     counts: dict[tuple[str, str], int]
+    seen: Seen
 
     @property
     def total(self) -> int:
@@ -105,23 +143,26 @@ def say_bound(number: int | str) -> str:
 
 def preview(action: BulkAction, selection: Selection) -> Preview:
     """What it would be done to. Raises InvalidInput for a filter, and beyond MAX_ITEMS."""
-    sql, params = compile_rows(action, selection)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"WITH chosen (id, revision, status, why) AS ({sql}) "
-            "SELECT status, why, count(*) FROM chosen GROUP BY status, why",
-            params,
-        )
-        found = Preview({(status, why): number for status, why, number in cursor.fetchall()})
-    if found.total > MAX_ITEMS:
+    rows = _select_rows(action, selection).values_list("pk", "status", "why")
+    counts: Counter[tuple[str, str]] = Counter()
+    keys = []
+    for key, status, why in rows:
+        counts[status, why] += 1
+        if not why:
+            keys.append(key)
+    if counts.total() > MAX_ITEMS:
         raise InvalidInput("tasks", say_bound(f"More than {MAX_ITEMS:,}"))
-    return found
+    return Preview(dict(counts), Seen(keys))
+
+
+def _select_rows(action: BulkAction, selection: Selection) -> QuerySet[Task]:
+    rows = selection.select().order_by("created_at", "pk").annotate(why=action.explain())
+    return rows[: MAX_ITEMS + 1]
 
 
 def compile_rows(action: BulkAction, selection: Selection) -> tuple[str, Sequence[Any]]:
     """The statement that selects (id, revision, status, why), one row more than there may be."""
-    rows = selection.select().order_by("created_at", "pk").annotate(why=action.explain())
-    some = rows.values_list("pk", "revision", "status", "why")[: MAX_ITEMS + 1]
+    some = _select_rows(action, selection).values_list("pk", "revision", "status", "why")
     compiled: tuple[str, Sequence[Any]] = some.query.sql_with_params()
     return compiled
 

@@ -9,10 +9,10 @@ from django.db.models import Count, QuerySet
 
 from ledger.calls import read_call
 from ledger.errors import InvalidInput, NotFound
-from ledger.models import BulkItem, BulkOperation, Task
+from ledger.models import Approval, BulkItem, BulkOperation, Task
 from ledger.models import bulk as words
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, page_newest, read_seq
-from ledger.queries.seen import hide_text, see_tasks
+from ledger.queries.seen import hide_text, see_approvals, see_tasks
 
 FAILED = (words.REFUSED,)
 
@@ -55,10 +55,11 @@ def _count_outcomes(keys: list[UUID]) -> dict[UUID, dict[str, int]]:
 
 
 def operation_json(row: BulkOperation, counts: dict[str, int]) -> dict[str, Any]:
-    """The JSON of one; who is not shown contents is not shown the note of a restart."""
+    """The JSON of one; who is not shown contents is not shown what was written to a step."""
     arguments = dict(row.arguments)
-    if "note" in arguments:
-        arguments["note"] = hide_text(arguments["note"])
+    for name in ("note", "comment"):
+        if name in arguments:
+            arguments[name] = hide_text(arguments[name])
     return {
         "id": str(row.pk),
         "action": row.action,
@@ -91,15 +92,21 @@ def list_items(
     size = clamp_limit(limit)
     found = list(rows.order_by("pk")[: size + 1])
     tasks = see_tasks().only("title", "workflow", "status").in_bulk([one.task for one in found])
-    shown = [_item_json(one, tasks.get(one.task)) for one in found[:size]]
+    keys = [one.approval for one in found if one.approval]
+    asked = see_approvals().only("subject").in_bulk(keys) if keys else {}
+    shown = [
+        _item_json(one, tasks.get(one.task), asked.get(one.approval)) for one in found[:size]
+    ]
     return Page(shown, str(found[size - 1].pk) if len(found) > size else None)
 
 
-def _item_json(row: BulkItem, task: Task | None) -> dict[str, Any]:
+def _item_json(row: BulkItem, task: Task | None, asked: Approval | None) -> dict[str, Any]:
     return {
         "task": str(row.task),
         "title": (task.title or task.workflow) if task else "",
         "status": task.status if task else None,
+        "approval": str(row.approval) if row.approval else None,
+        "subject": asked.subject if asked else "",
         "status_seen": row.status_seen,
         "outcome": row.outcome,
         "why": row.why,

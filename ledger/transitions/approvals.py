@@ -27,6 +27,7 @@ from ledger.queries import require_payload
 from ledger.tokens import find_principal
 from ledger.transitions.moves import lock_if_free, lock_task, move_task, update_row
 from ledger.transitions.overdue import escalate_question, find_request
+from ledger.transitions.standing import find_submitters, find_voted
 from ledger.transitions.values import list_misfits
 from ledger.transitions.verdicts import act_on
 
@@ -162,13 +163,6 @@ def apply_decision(task_id: UUID) -> bool:
         return True
 
 
-def find_submitter(task: Task) -> str:
-    """Who submitted the task; of a spawned one, who submitted the first of its line."""
-    while task.parent is not None:
-        task = task.parent
-    return task.submitted_by
-
-
 def _check_answer(
     request: Approval, task: Task, decision: str, actor: Actor, digest: str, values: Any,
     comment: str,
@@ -183,8 +177,7 @@ def _check_answer(
     if digest != request.digest:
         raise DigestMismatch
     _check_person(request, task, actor)
-    votes = ApprovalVote.objects.filter(approval=request, voided_at__isnull=True)
-    if find_principal(str(actor)) in map(find_principal, votes.values_list("by", flat=True)):
+    if find_voted(str(actor), [request.pk]):
         raise ApprovalClosed("voted on", str(actor))
     for field, value in (("values", values), ("comment", comment)):
         try:
@@ -206,7 +199,8 @@ def _check_person(request: Approval, task: Task, actor: Actor) -> None:
         raise NotAllowed(f"This question is for {names}; ask one of them.")
     if request.self_approval:
         return
-    if find_principal(str(actor)) == find_principal(find_submitter(task)):
+    submitters = find_submitters([(task.pk, task.parent_id, task.submitted_by)])
+    if find_principal(str(actor)) == submitters[task.pk]:
         raise NotAllowed(
             "Nobody answers for what they submitted, themselves or by a token of theirs; another "
             "person or token may, or the workflow says self_approval=True."
