@@ -137,8 +137,11 @@ def _check_scope(request: Any, needed: str) -> HttpResponse | None:
     request.role_name = next(
         (name for scope, name in ROLE_NAMES.items() if scope in request.scopes), "no role"
     )
-    if needed in request.scopes:
-        return None
+    return None if needed in request.scopes else refuse_page(request, needed)
+
+
+def refuse_page(request: Any, needed: str) -> HttpResponse:
+    """Which role is missing."""
     refuse_request(request, request.actor, f"It takes the role {ROLE_NAMES[needed]}.")
     if wants_part(request):
         return HttpResponse(status=403)

@@ -30,10 +30,11 @@ class Deed:
     many: str
     safe: str = "Leave them as they are"
     danger: bool = False
+    noun: str = "task"
 
     def name(self, number: int) -> str:
         """'Cancel 12 tasks'."""
-        return self.many.format(f"{number:,} task{'' if number == 1 else 's'}")
+        return self.many.format(f"{number:,} {self.noun}{'' if number == 1 else 's'}")
 
 
 DEEDS = {
@@ -47,6 +48,12 @@ DEEDS = {
     "priority": Deed("Set priority", "up", "Set the priority of {}"),
     "cancel": Deed("Cancel", "x", "Cancel {}", safe="Keep the tasks", danger=True),
 }
+
+ANSWER_DEEDS = {
+    "approve": Deed("Approve", "check", "Approve {}", safe="Keep looking", noun="question"),
+    "reject": Deed("Reject", "x", "Reject {}", safe="Keep looking", danger=True, noun="question"),
+}
+"""Of questions, answered together."""
 
 OPERATIONS = {
     "running": words.Look("Under way", "run", "is-run"),
@@ -66,7 +73,7 @@ OUTCOMES = {
 
 def name_deed(name: str, number: int) -> str:
     """'Cancel 12 tasks', of any action that an operation may have."""
-    deed = DEEDS.get(name)
+    deed = (DEEDS | ANSWER_DEEDS).get(name)
     return deed.name(number) if deed else f"{name.capitalize()} {number:,}"
 
 
@@ -193,6 +200,8 @@ def list_arguments(action: str, arguments: Mapping[str, Any]) -> list[tuple[str,
              "workflow_version": "Version", "deadline_at": "Deadline"}  # fmt: skip
     shown = [("Step", "the latest of each task")] if latest else []
     for name, value in arguments.items():
+        if name == "undo_seconds":
+            continue
         text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         if name == "wall":
             text = f"{float(value) / 3600:g} h"

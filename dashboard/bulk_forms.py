@@ -13,22 +13,22 @@ from dashboard.start import make_token
 from ledger.bulk.selecting import Seen
 
 
-class BulkForm(forms.Form):
-    """Which tasks were shown, and a token that makes two sends one operation.
+class CountedForm(forms.Form):
+    """A token that makes two sends one operation, and over TYPED_OVER the number, typed.
 
-    The names have a prefix, as filters of the list stand beside them (`reason` is one).
+    The names have a prefix, as filters of a list stand beside them (`reason` is one).
     """
 
     prefix = "do"
+    noun = "tasks"
 
-    seen = forms.CharField(widget=forms.HiddenInput)
     token = forms.CharField(max_length=64, widget=forms.HiddenInput)
     typed = forms.CharField(label="", required=False, max_length=20)
 
-    def __init__(self, *args: Any, seen: Seen, steps: Sequence[str] = (), **kwargs: Any) -> None:
+    def __init__(self, *args: Any, number: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.initial.update(seen=seen.pack(), token=make_token())
-        self.number = number = len(seen)
+        self.initial.update(token=make_token())
+        self.number = number
         self.order_fields([name for name in self.fields if name != "typed"] + ["typed"])
         if number > TYPED_OVER:
             self.fields["typed"].label = f"Type {number} to confirm"
@@ -40,8 +40,33 @@ class BulkForm(forms.Form):
         """The number itself, with or without separators."""
         typed: str = self.cleaned_data["typed"]
         if typed.replace(",", "").replace(" ", "") != str(self.number):
-            raise forms.ValidationError(f"Type {self.number}, the number of tasks.")
+            raise forms.ValidationError(f"Type {self.number}, the number of {self.noun}.")
         return typed
+
+
+class TogetherForm(CountedForm):
+    """One answer to several questions; a rejection says why."""
+
+    noun = "questions"
+    comment = forms.CharField(
+        label="Comment", required=False, max_length=MAX_REASON, widget=forms.Textarea
+    )
+
+    def __init__(self, *args: Any, reject: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["comment"].required = reject
+        if reject:
+            self.fields["comment"].error_messages["required"] = "Say why you reject them."
+
+
+class BulkForm(CountedForm):
+    """With the tasks that were shown."""
+
+    seen = forms.CharField(widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, seen: Seen, steps: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, number=len(seen), **kwargs)
+        self.initial.update(seen=seen.pack())
 
     def read_arguments(self) -> dict[str, Any]:
         """What the action is given."""

@@ -12,7 +12,7 @@ from uuid import UUID
 from dashboard.access import PageRequest
 from dashboard.templatetags.longwatch import read_server_time
 from ledger import registry
-from ledger.access import APPROVE, list_memberships
+from ledger.access import APPROVE, PAYLOAD, list_memberships
 from ledger.errors import InvalidInput
 from ledger.queries.questions import (
     ANSWER_NAMES,
@@ -22,10 +22,10 @@ from ledger.queries.questions import (
     AskedFilter,
     count_matching,
     list_decided,
-    list_voted,
     list_waiting,
 )
 from ledger.transitions import approvals
+from ledger.transitions.standing import find_submitters, find_voted
 
 DECIDED_SHOWN = 20
 MAX_TEXT = 200
@@ -101,6 +101,7 @@ def load_queue(request: PageRequest, open_id: str) -> dict[str, Any]:
         "section": "approvals",
         "open_id": open_id,
         "may_answer": APPROVE in request.scopes,
+        "may_together": {APPROVE, PAYLOAD} <= request.scopes,
         "given": wanted.given,
         "risks": RISKS,
         "workflows": list_workflows([*waiting, *decided], wanted.given),
@@ -133,18 +134,25 @@ def sort_out(
     assigned = any(one["assignees"] is not None for one in waiting)
     names = list_memberships(me) if assigned else frozenset({me})
     many = [one["id"] for one in waiting if one["votes_needed"] > 1]
-    voted: set[UUID] = list_voted(me, many) if many else set()
+    voted: set[UUID] = find_voted(me, many) if many else set()
+    held = [one for one in waiting if not one["self_approval"]]
+    submitters = find_submitters(
+        (one["task_id"], one["task__parent"], one["task__submitted_by"]) for one in held
+    )
+    own = {one["id"] for one in held if submitters[one["task_id"]] == me}
     for one in waiting:
-        found[find_group(one, me, names, voted)].append(one)
+        found[find_group(one, me, names, voted, own)].append(one)
     return found
 
 
-def find_group(row: dict[str, Any], me: str, names: frozenset[str], voted: set[UUID]) -> str:
+def find_group(
+    row: dict[str, Any], me: str, names: frozenset[str], voted: set[UUID], own: set[UUID]
+) -> str:
     """Whose turn a question is, as seen by a person of these names (`user:3`, `group:legal`)."""
     assignees = row["assignees"]
     if assignees is not None and names.isdisjoint(assignees):
         return "others"
-    if row["task__submitted_by"] == me and not row["self_approval"]:
+    if row["id"] in own:
         return "own"
     if row["id"] in voted:
         return "voted"

@@ -25,6 +25,7 @@ from dashboard.views import (
     since,
     task,
     tasks,
+    together,
     tokens,
     transcript,
     trouble,
@@ -73,6 +74,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("bulk/<uuid:bulk_id>/stop/", bulk.stop_bulk, name="bulk-stop"),
     # approvals/
     path("approvals/", approvals.show_approvals, name="approvals"),
+    path("approvals/together/", together.answer_together, name="together"),
     path("approvals/answers/", answered.show_answers, name="answers"),
     path("approvals/<uuid:approval_id>/", approvals.show_approval, name="approval"),
     path(

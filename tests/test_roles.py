@@ -109,7 +109,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "words": ("GET", READ), "saved-views": ("GET", READ),
     "view-new": ("GET", READ), "view-act": ("POST", READ),
     "bulks": ("GET", READ), "bulk-new": ("GET", OPERATE), "bulk": ("GET", READ),
-    "bulk-stop": ("POST", OPERATE), "bulk-export": ("GET", READ),
+    "together": ("GET", APPROVE), "bulk-stop": ("POST", OPERATE), "bulk-export": ("GET", READ),
     "tokens": ("GET", READ), "token-new": ("GET", ADMIN), "token-act": ("GET", ADMIN),
 }  # fmt: skip
 """Every page by its name: how it is asked for, and the scope it takes."""
@@ -367,8 +367,8 @@ def judge_page(caller: Caller, name: str, scope: str, *, part: bool) -> set[int]
     """How a person is to be refused; empty when they are not."""
     if not caller.scopes or caller.headers:
         return {401} if part else {302}
-    if caller.name == "submitter" and name == "answer":
-        return set()  # the form is not filled in, so who may answer is not asked yet
+    if caller.name == "submitter" and name in {"answer", "together"}:
+        return set()  # nothing is filled in, so who may answer is not asked yet
     if scope not in caller.scopes:
         return {403}
     of_task = {"task", "handoff", "log", "outputs", "output", "events", "act", "approval", "answer",

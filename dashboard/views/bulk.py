@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard import bulk, shown
-from dashboard.access import PageRequest, allow
+from dashboard.access import PageRequest, allow, refuse_page
 from dashboard.bulk import DEEDS, EXPORT, OPERATIONS, OUTCOMES, Chosen, read_chosen
 from dashboard.bulk_forms import FORMS, BulkForm
 from dashboard.htmx import find_unchanged, render_page
@@ -22,9 +22,10 @@ from dashboard.templatetags.longwatch import read_server_time
 from dashboard.views.workflows import SeeOther
 from dashboard.words import LOOKS
 from ledger import queries
-from ledger.access import OPERATE, READ
+from ledger.access import APPROVE, OPERATE, READ
 from ledger.api.edge import audit_error
 from ledger.bulk.actions import BULK_ACTIONS, BulkAction
+from ledger.bulk.answers import ANSWERS
 from ledger.bulk.making import make_operation, stop_operation
 from ledger.bulk.selecting import (
     Preview,
@@ -38,7 +39,7 @@ from ledger.bulk.selecting import (
 from ledger.errors import InvalidInput, LedgerError
 from ledger.models import Task
 from ledger.queries import Fleet
-from ledger.queries.bulk import list_items, list_operations, show_operation
+from ledger.queries.bulk import find_operation, list_items, list_operations, show_operation
 
 MAX_QUERY = 4_000
 """Characters of an address that browsers and proxies pass on."""
@@ -81,12 +82,16 @@ def make_bulk(request: PageRequest) -> HttpResponseBase:
 
 
 def refuse_choice(
-    request: PageRequest, error: InvalidInput, chosen: Chosen | None = None
+    request: PageRequest, error: InvalidInput, chosen: Chosen | None = None, *, back: str = ""
 ) -> HttpResponseBase:
-    """What is wrong with what is asked for; nothing can be begun from here."""
-    back = chosen.find_list() if chosen else reverse("dashboard:tasks")
+    """What is wrong with what is asked for; nothing can be begun from here. `back` is another list
+    than that of the tasks."""
     reason = error.reason[:1].upper() + error.reason[1:].rstrip(".") + "."
-    context = {"section": "tasks", "problem": reason, "back": back}
+    context = {
+        "section": "approvals" if back else "tasks",
+        "problem": reason,
+        "back": back or (chosen.find_list() if chosen else reverse("dashboard:tasks")),
+    }
     return render_page(request, "dashboard/bulk_refused.html", context, status=422)
 
 
@@ -207,11 +212,23 @@ def show_bulk(request: PageRequest, bulk_id: UUID) -> HttpResponseBase:
         "older": urlencode({"outcome": outcome, "cursor": page.next_cursor, **kept})
         if page.next_cursor else "",
         "later": bool(cursor),
-        "back": back or bulk.link_list(pairs or ()),
-        "may_stop": OPERATE in request.scopes,
+        "back": back or find_list(operation),
+        "may_stop": name_scope(operation["action"]) in request.scopes,
         "tag": tag,
     }  # fmt: skip
     return render_page(request, "dashboard/bulk.html", context, part="bulk", tag=tag)
+
+
+def find_list(operation: dict[str, Any]) -> str:
+    """Where what an operation is for was chosen."""
+    if "approvals" in operation["selection"]:
+        return reverse("dashboard:approvals")
+    return bulk.link_list(operation["selection"].get("filter") or ())
+
+
+def name_scope(action: str) -> str:
+    """Who may begin and stop it."""
+    return APPROVE if action in ANSWERS else OPERATE
 
 
 def make_tag(*seen: Any) -> str:
@@ -252,9 +269,12 @@ def list_tabs(operation: dict[str, Any], chosen: str, kept: dict[str, str]) -> l
 
 
 @require_POST
-@allow(OPERATE)
+@allow(APPROVE)
 def stop_bulk(request: PageRequest, bulk_id: UUID) -> HttpResponseBase:
     """What is done stays; the rest is not begun."""
+    needed = name_scope(find_operation(bulk_id).action)
+    if needed not in request.scopes:
+        return refuse_page(request, needed)
     row = stop_operation(bulk_id, actor=request.actor)
     if row.status == "done":
         messages.success(request, "It was done before it could be stopped.")

@@ -94,9 +94,7 @@ def list_items(
     tasks = see_tasks().only("title", "workflow", "status").in_bulk([one.task for one in found])
     keys = [one.approval for one in found if one.approval]
     asked = see_approvals().only("subject").in_bulk(keys) if keys else {}
-    shown = [
-        _item_json(one, tasks.get(one.task), asked.get(one.approval)) for one in found[:size]
-    ]
+    shown = [_item_json(one, tasks.get(one.task), asked.get(one.approval)) for one in found[:size]]
     return Page(shown, str(found[size - 1].pk) if len(found) > size else None)
 
 

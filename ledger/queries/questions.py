@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from ledger.errors import InvalidInput
-from ledger.models import Approval, ApprovalLook, ApprovalVote
+from ledger.models import Approval, ApprovalLook
 from ledger.models.approvals import KINDS, OPEN, STATUSES
 from ledger.queries.approvals import TASK_COLUMNS, hide_contents
 from ledger.queries.paging import DEFAULT_LIMIT, Page, page_newest
@@ -39,9 +39,9 @@ ANSWER_NAMES = ("status", "by")
 
 _OWN = (
     "id kind step round status risk subject money outside_effect requested_at expires_at "
-    "self_approval assignees votes_needed decided_at decided_by applied_at comment task_id"
+    "self_approval assignees votes_needed digest decided_at decided_by applied_at comment task_id"
 ).split()
-_OF_TASK = [f"task__{name}" for name in (*TASK_COLUMNS, "available_at")]
+_OF_TASK = [f"task__{name}" for name in (*TASK_COLUMNS, "parent", "available_at")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,12 +115,6 @@ def list_elsewhere(row: Approval, limit: int = 5) -> list[dict[str, Any]]:
     newest = rows.order_by("-decided_at").values("pk")[:ELSEWHERE]
     alike = see_approvals().filter(pk__in=newest, task__workflow=row.task.workflow)
     return _show(alike.exclude(task=row.task_id).order_by("-decided_at", "-id"), limit)
-
-
-def list_voted(actor: str, ids: Iterable[UUID]) -> set[UUID]:
-    """Those of the questions that a person has voted on."""
-    votes = ApprovalVote.objects.filter(approval__in=list(ids), by=actor, voided_at__isnull=True)
-    return set(votes.values_list("approval_id", flat=True))
 
 
 def list_asked(row: Approval, actor: str) -> list[dict[str, Any]]:

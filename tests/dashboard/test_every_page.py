@@ -108,6 +108,9 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
         *(f"/bulk/new/?action={name}&all=1&q=e" for name in DEEDS),
         f"/bulk/new/?action=cancel&{chosen}", f"/bulk/new/?action=export&{chosen}",
     ]  # fmt: skip
+    pair = f"{asked.pk}:{asked.digest}"
+    found["together"] += [f"/approvals/together/?action={name}&asked={pair}"
+                          for name in ("approve", "reject")]  # fmt: skip
     found["trouble"] += [f"/stalled/?kind={kind}" for kind in ("stalled", "lost", "gave-up")]
     return found
 

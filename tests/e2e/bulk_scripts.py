@@ -7,10 +7,11 @@ from collections.abc import Callable
 from ledger.bulk.doing import do_pending
 from ledger.bulk.making import make_operation
 from ledger.bulk.selecting import Selection
-from ledger.models import BulkOperation, Task
+from ledger.models import Approval, BulkOperation, Task
 from ledger.workflows import Workflow
+from tests.e2e.approval_scripts import put
 from tests.e2e.hands import Mouse
-from tests.factories import CLIENT, submit
+from tests.factories import CLIENT, make_workflow, submit
 
 SELECT_ALL = "/bulk/new/?action=cancel&all=1&lane=default"
 
@@ -48,4 +49,27 @@ def stop(hands: Mouse, three: Workflow) -> None:
     assert Task.objects.get().status == "queued"
 
 
-SCRIPTS: dict[str, Callable[[Mouse, Workflow], None]] = {"bulk.begin": begin, "bulk.stop": stop}
+def answer_together(hands: Mouse, three: Workflow) -> None:
+    rows = [put(three, f"Ferry {number}") for number in range(3)]
+    put(make_workflow("five"), "Tides")
+    hands.page.goto("/approvals/")
+    hands.press("Answer several at once", "link")
+    hands.tick("Go on? Ferry 0")
+    hands.tick("Go on? Ferry 2")
+    hands.press("Approve… of three, a")
+    hands.find("Approve 2 questions", "heading").wait_for()
+    hands.write("Comment", "seen both")
+    hands.press("Approve 2 questions")
+    hands.page.get_by_text("each as it was shown").wait_for()
+    while do_pending():
+        pass
+    states = dict(Approval.objects.values_list("pk", "status"))
+    assert [states[row.pk] for row in rows] == ["approved", "open", "approved"]
+    assert list(states.values()).count("open") == 2
+    hands.press("Back to the list", "link")
+    hands.page.wait_for_url("**/approvals/")
+
+
+SCRIPTS: dict[str, Callable[[Mouse, Workflow], None]] = {
+    "bulk.begin": begin, "bulk.stop": stop, "together.begin": answer_together,
+}  # fmt: skip

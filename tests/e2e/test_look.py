@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -128,7 +129,7 @@ def pages(three: Workflow) -> list[str]:
     parent = submit(three, title=LONG[:200], priority=100)
     spawn(claim(three), three, 3)
     of_task, of_file = f"/tasks/{task.id}/", f"/artifacts/{saved.id}/"
-    return [*begin_bulk(), *leave_fleet(three),
+    return [*ask_together(three), *begin_bulk(), *leave_fleet(three),
         "/", "/?range=7d", "/stalled/", "/stalled/?kind=lost", "/workers/", "/workflows/",
         "/workflows/three/", "/workflows/modernise/", "/legend/", "/tasks/", "/audit/", "/lanes/",
         "/tasks/?q=nothing-like-this", of_task, f"/tasks/{dead.id}/", f"{of_task}outputs/{seq}/",
@@ -141,6 +142,18 @@ def pages(three: Workflow) -> list[str]:
         f"/approvals/{asked.id}/files/0/", f"/approvals/{answered.id}/", "/settings/",
         f"/tasks/?status=dead&lane=default&tag=nightly&stalled=yes&q={LONG}", "/nowhere/",
     ]  # fmt: skip
+
+
+def ask_together(three: Workflow) -> list[str]:
+    """The pages of several questions at once."""
+    pairs = []
+    for risk in ("low", "high"):
+        submit(three, title=LONG[:200], priority=100)
+        row = ask(claim(three), three, risk=risk, body=LONG, form=FORM, proposal={"title": LONG})
+        pairs.append(("asked", f"{row.pk}:{row.digest}"))
+    chosen = urlencode(pairs)
+    path = "/approvals/together/"
+    return [path, *(f"{path}?action={name}&{chosen}" for name in ("approve", "reject"))]
 
 
 def begin_bulk() -> list[str]:

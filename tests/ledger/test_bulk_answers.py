@@ -103,7 +103,7 @@ def test_only_low_risk_without_money_or_an_effect_outside_is_approved_together(
     others = [put(flow, risk="medium"), put(flow, risk="high"), put(flow, money=True),
               put(flow, outside_effect=True)]  # fmt: skip
     operation = start("approve", [low, *others])
-    # The rule is looked at again when an item is done, so a row that says otherwise changes nothing.
+    # The rule is looked at again when an item is done: an item that says otherwise changes nothing.
     operation.items.update(outcome="pending", why="")
     assert finish(operation) == {"done": 1, "skipped": 4}
     assert "only low risk is approved together" in explain(operation, others[1])
@@ -181,9 +181,9 @@ def test_role_lane_and_contents_count_when_an_item_is_done(flow: Workflow) -> No
     get_user_model().objects.get(pk=ann.id).groups.clear()
     assert finish(operation) == {"done": 1, "refused": 1}
     row = put(flow)
-    with answer_call(Call(actor=str(ann), lanes=frozenset({"night"}))):
-        with pytest.raises(InvalidInput, match="there is no approval"):
-            start("approve", [row], actor=ann)
+    call = Call(actor=str(ann), lanes=frozenset({"night"}))
+    with answer_call(call), pytest.raises(InvalidInput, match="there is no approval"):
+        start("approve", [row], actor=ann)
     with answer_call(Call(actor=str(ann), payload=False)), pytest.raises(NotAllowed):
         start("approve", [row], actor=ann)
 
@@ -230,7 +230,8 @@ def test_beside_single_answers_and_expiry_each_question_is_decided_once(
     rows = [put(flow, expires=3_600) for _ in range(12)]
     now = clock.now()
     Approval.objects.filter(pk__in=[row.pk for row in rows[8:]]).update(expires_at=now)
-    both = [start("approve", rows), start("reject", rows, actor=BEN)]
+    start("approve", rows)
+    start("reject", rows, actor=BEN)
     alone = Actor("cli", "cleo")
 
     def answer_alone() -> None:
