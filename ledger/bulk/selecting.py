@@ -155,7 +155,7 @@ def preview(action: BulkAction, selection: Selection) -> Preview:
     return Preview(dict(counts), Seen(keys))
 
 
-def _select_rows(action: BulkAction, selection: Selection) -> QuerySet[Task]:
+def _select_rows(action: BulkAction, selection: Selection) -> Any:
     rows = selection.select().order_by("created_at", "pk").annotate(why=action.explain())
     return rows[: MAX_ITEMS + 1]
 

@@ -78,5 +78,11 @@ def test_each_kind_of_operation_is_stopped_by_who_may_begin_it(workflow: Workflo
     submit(workflow, input={"subject": "tides"})
     tasks = send(operator, {"action": "pause", "filter": {}}).json()["id"]
     for client, own, other in ((approver, answers, tasks), (operator, tasks, answers)):
-        assert client.post(f"{PATH}/{other}/stop").status_code == 403
-        assert client.post(f"{PATH}/{own}/stop").status_code == 200
+        assert (
+            client.post(f"{PATH}/{other}/stop", {}, content_type="application/json").status_code
+            == 403
+        )
+        assert (
+            client.post(f"{PATH}/{own}/stop", {}, content_type="application/json").status_code
+            == 200
+        )
