@@ -6,11 +6,11 @@ import dataclasses
 import json
 import re
 from typing import Any
-from uuid import UUID
 
 from dashboard.comparing import LOST, compare
 from dashboard.diffs import Line, is_cut, mark_diff, read_diff
 from dashboard.evaluations import read_evaluation
+from ledger.ids import read_id
 
 MAX_LINES_SHOWN = 1_500
 """Diff lines on the page itself; files past them are loaded when they are opened."""
@@ -90,7 +90,7 @@ def read_changes(payload: Any, attached: Any = None, *, only: int | None = None)
             file.lines = mark_diff(file.diff)
             budget -= count
         files.append(file)
-    return Changes(files, _read_id(given.get("whole")))
+    return Changes(files, str(read_id(given.get("whole")) or ""))
 
 
 def read_file(index: int, entry: dict[str, Any]) -> FileChange:
@@ -112,13 +112,6 @@ def read_comparison(old: dict[str, Any], new: dict[str, Any]) -> FileChange:
     file = read_file(0, {"path": name, "diff": diff})
     file.pair, file.why = (old, new), why
     return file
-
-
-def _read_id(value: Any) -> str:
-    try:
-        return str(UUID(value))
-    except (TypeError, ValueError, AttributeError):
-        return ""
 
 
 def list_rest(payload: Any) -> dict[str, Any]:

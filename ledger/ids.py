@@ -40,3 +40,11 @@ def make_id() -> uuid.UUID:
         stamp, count = _last_ms, _count
     tail = int.from_bytes(os.urandom(8)) & ((1 << 62) - 1)
     return uuid.UUID(int=(stamp << 80) | (0x7 << 76) | (count << 64) | (0b10 << 62) | tail)
+
+
+def read_id(text: object) -> uuid.UUID | None:
+    """The id that a text of somebody's holds, or None."""
+    try:
+        return uuid.UUID(str(text))
+    except ValueError:
+        return None

@@ -568,15 +568,10 @@
     tick();
     setInterval(tick, 1000);
   });
-})();
 
-/* The list of tasks: suggestions of the filter, menus, rows to choose. The page works without it. */
-(() => {
-  "use strict";
-  const root = document.documentElement;
+  // The list of tasks: suggestions of the filter, menus, rows to choose.
   const field = document.querySelector("input[data-words]");
-  const box = document.getElementById("words");
-  const say = (text) => { document.getElementById("announce").textContent = text; };
+  const box = find("words");
 
   // A combobox with a list, by the ARIA Authoring Practices: the focus stays in the field.
   let words = null;
@@ -731,7 +726,7 @@
 
   // After a poll too: the rows may be others, and what can be done to them.
   function showChosen() {
-    const list = document.getElementById("task-list");
+    const list = find("task-list");
     const boxes = listBoxes();
     const all = bar.elements.all.checked;
     for (const box of boxes) box.checked = all || chosenIds.has(box.value);
@@ -739,8 +734,8 @@
     chosenIds.clear();
     for (const box of on) chosenIds.add(box.value);
     bar.hidden = !all && !on.length;
-    document.getElementById("picked").textContent = all ? "All selected" : `${on.length} selected`;
-    document.getElementById("all-count").textContent = list.dataset.matching;
+    find("picked").textContent = all ? "All selected" : `${on.length} selected`;
+    find("all-count").textContent = list.dataset.matching;
     const counts = Object.fromEntries((list.dataset.can ?? "").split(" ").map((one) => one.split("=")));
     for (const button of bar.querySelectorAll("button[name=action]")) {
       const some = (box) => ` ${box.dataset.can} `.includes(` ${button.value} `);
@@ -749,7 +744,7 @@
       button.disabled = count === "0";
       button.title = button.disabled ? "None of them is in a state for it." : "";
     }
-    const head = document.getElementById("all-rows");
+    const head = find("all-rows");
     if (head) {
       head.checked = on.length > 0 && on.length === boxes.length;
       head.indeterminate = on.length > 0 && on.length < boxes.length;
@@ -771,7 +766,7 @@
     document.addEventListener("keydown", (event) => {
       const typing = event.target.closest("input:not([type=checkbox]), textarea, select");
       if (typing || event.ctrlKey || event.metaKey || event.altKey || event.repeat || root.dataset.keys === "off") return;
-      if (event.key.toLowerCase() !== "x" || document.getElementById("dialog")?.open) return;
+      if (event.key.toLowerCase() !== "x" || find("dialog")?.open) return;
       const box = document.activeElement.closest("#task-list tr")?.querySelector("input[name=task]");
       if (box) choose(box, event.shiftKey || !box.checked, event.shiftKey);
     });

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 from urllib.parse import urlencode
-from uuid import UUID
 
 from django.http import HttpResponseBase
 from django.views.decorators.http import require_safe
@@ -16,6 +15,7 @@ from dashboard.queue import list_workflows, read_filter
 from ledger import queries
 from ledger.access import READ
 from ledger.errors import InvalidInput
+from ledger.ids import read_id
 from ledger.models import Approval
 from ledger.queries.questions import ANSWERED, RISKS, SEARCHED, list_elsewhere, page_answers
 
@@ -71,11 +71,3 @@ def show_beside(request: PageRequest, row: Approval) -> HttpResponseBase:
     alike = urlencode({"workflow": row.task.workflow, "step": row.step})
     context = {"past": past, "step": row.step, "alike": alike}
     return render_page(request, "dashboard/answers.html", context, part="beside")
-
-
-def read_id(text: str) -> UUID | None:
-    """The id in `text`, or None."""
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

@@ -20,10 +20,10 @@ from dashboard.outcomes import say_outcomes
 from dashboard.polling import skip_unwritten
 from dashboard.queue import find_next, load_queue, name_query
 from dashboard.rich_text import reveal_controls
-from dashboard.views.answered import read_id
 from ledger import conf, queries
 from ledger.access import APPROVE, READ
 from ledger.errors import ApprovalClosed, InvalidInput, LedgerError
+from ledger.ids import read_id
 from ledger.models import Approval
 from ledger.models.approvals import OPEN
 from ledger.sql import is_outage

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from uuid import UUID
 
 from django.contrib.auth import SESSION_KEY
 from django.core.exceptions import PermissionDenied
@@ -20,6 +19,7 @@ from django.http import HttpRequest, HttpResponseBase
 from ledger.auditing import record_refusal
 from ledger.calls import Call, answer_call, read_call
 from ledger.errors import LedgerError, NotAllowed
+from ledger.ids import read_id
 
 HEADER = "X-Request-ID"
 NOBODY = "anonymous"
@@ -82,7 +82,7 @@ def refuse_request(request: HttpRequest, actor: Any, why: str) -> None:
     route = match.url_name if match else None
     record_refusal(
         actor, f"{request.method} {keys.get('name') or route or ''}".strip(), request.path,
-        task=_read_id(keys.get("task_id")), why=why,
+        task=read_id(keys.get("task_id")), why=why,
     )  # fmt: skip
 
 
@@ -100,10 +100,3 @@ def audit_error(request: HttpRequest, error: LedgerError) -> None:
 def _name_user(request: HttpRequest) -> str:
     user: Any = getattr(request, "user", None)
     return f"user:{user.pk}" if user is not None and user.is_authenticated else NOBODY
-
-
-def _read_id(key: Any) -> UUID | None:
-    try:
-        return UUID(str(key))
-    except ValueError:
-        return None

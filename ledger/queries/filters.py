@@ -15,6 +15,7 @@ from django.db.models.functions import TruncDay
 from ledger import clock, states
 from ledger.calls import read_call, sees_payload
 from ledger.errors import InvalidInput
+from ledger.ids import read_id
 from ledger.models import Task
 from ledger.queries.alike import IsAlike
 from ledger.queries.columns import OnColumns
@@ -119,7 +120,7 @@ class TaskFilter:
     def find_text(self) -> str:
         """The text that is searched for; empty for none, and for a whole id."""
         given = [value.strip() for key, value in self.pairs if key == "q"]
-        return given[-1] if given and _read_id(given[-1]) is None else ""
+        return given[-1] if given and read_id(given[-1]) is None else ""
 
     @property
     def searched(self) -> int:
@@ -232,7 +233,7 @@ def _match_owner(key: str, values: Sequence[str]) -> Q:
 
 
 def _match_parent(key: str, values: Sequence[str]) -> Q:
-    if wrong := [value for value in values if _read_id(value) is None]:
+    if wrong := [value for value in values if read_id(value) is None]:
         raise InvalidInput(key, f"is {wrong[0]!r:.60}; it takes a task's id.")
     return Q(parent_id__in=[UUID(value) for value in values])
 
@@ -261,15 +262,8 @@ def _match_age(column: str) -> Callable[[str, Sequence[str]], Q]:
 def _match_text(key: str, values: Sequence[str]) -> Q:
     """A whole id, or a text; see `searching`."""
     text = values[-1].strip()
-    found = _read_id(text)
+    found = read_id(text)
     return Q(HasText(text)) if found is None else Q(pk=found)
-
-
-def _read_id(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
 
 
 def _join_any(conditions: Any) -> Q:

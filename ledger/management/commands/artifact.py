@@ -11,6 +11,7 @@ from django.core.management.base import CommandParser
 from ledger import queries
 from ledger.alerts.messages import flatten_text
 from ledger.errors import InvalidInput
+from ledger.ids import read_id
 from ledger.management.storing import get_file, put_file
 from ledger.management.terminal import LedgerCommand, find_actor
 
@@ -54,7 +55,7 @@ class Command(LedgerCommand):
 
 
 def _read_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise InvalidInput("id", f"{text!r:.60} is no id.") from None
+    found = read_id(text)
+    if found is None:
+        raise InvalidInput("id", f"{text!r:.60} is no id.")
+    return found
