@@ -145,7 +145,9 @@ def describe_status(task: Mapping[str, Any], now: dt.datetime) -> Look:
         return STALLED if task["stalled"] else look
     if status == states.QUEUED and task["claimable"]["why"]:
         why = task["claimable"]["why"].replace("no worker for", "none knows")
-        return dataclasses.replace(NO_WORKER, note=why)
+        # What keeps it is its lane or its key, unless nobody could run it.
+        nobody = "worker" in why or why.startswith("none knows")
+        return dataclasses.replace(NO_WORKER if nobody else look, note=why)
     reason = task["status_reason"]
     return dataclasses.replace(look, note=REASONS.get(reason, reason))
 

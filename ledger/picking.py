@@ -12,19 +12,32 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from ledger import sql, workflows
+from ledger.errors import UnknownWorkflow
 from ledger.lanes import Book
 from ledger.sql import Claimed, Group, Settled
-from ledger.sql.lanes import (
-    BUSY_SECONDS,
-    Gate,
-    is_queued,
-    pace_lane,
-    read_rooms,
-    try_lock,
+from ledger.sql.keys import (
+    Head,
+    find_full,
+    find_head,
+    has_room,
+    read_best_rank,
+    read_head,
+    take_place,
 )
+from ledger.sql.lanes import BUSY_SECONDS, Gate, pace_lane, read_rooms, try_lock
 
 FRESH_SECONDS = 0.05
 """How long a list of groups serves: it bounds how late a busy worker sees a new lane."""
+
+BLOCKED_SECONDS, MANY_BLOCKED = 0.25, 100
+"""For how long a group is passed over all of whose tasks wait for their keys; eight times as long
+where there are so many groups of the kind."""
+
+LOOKS, IDLE_LOOKS = 4, 200
+"""Groups with keys that one pick looks into, of a worker with a task in hand and of an idle one."""
+
+type Write[Found] = Callable[[Sequence[Group], UUID | None], Found]
+"""Claims from groups, or one task of them."""
 
 
 class Picker:
@@ -39,6 +52,10 @@ class Picker:
         self._tags: dict[str, float] = {}
         self._turn = 0.0
         self._looks_again: float | None = None
+        self._keyed: frozenset[Group] = frozenset()
+        """Those of the groups whose workflow has a concurrency bound."""
+        self._blocked: dict[Group, float] = {}
+        self._walked: dict[Group, str] = {}
         self.served = ""
         """The lane whose turn was last; of lanes with equal tags the one after it is next."""
 
@@ -54,10 +71,13 @@ class Picker:
         What an idle worker was `woken` for may be a lane's settings."""
         now = time.monotonic()
         self._book.refresh(now=woken)
+        if woken:
+            self._blocked.clear()
         if fresh or now - self._read_at > FRESH_SECONDS:
             known = self._list_known()
             self._groups = [g for g in sql.list_groups() if (g[1], g[2]) in known]
             self._last = self._groups or self._last
+            self._keyed = frozenset(group for group in self._last if is_keyed(*group[1:]))
             self._read_at = now
         if self._book.rules:
             self._groups = [g for g in self._groups if not self._book.get(g[0]).closed]
@@ -99,22 +119,33 @@ class Picker:
     def find_through(self) -> tuple[str, UUID] | None:
         """The lane and id of a task that was let through a pause and waits for a claim of its own.
         Never twice in a row, so that the others have their turns."""
+        chosen = self._find_through_head()
+        return None if chosen is None else (chosen.group[0], chosen.task_id)
+
+    def _find_through_head(self) -> Head | None:
         for lane, task_id in self._book.through.items():
-            if lane != self.served and is_queued(task_id, self._list_known()):
-                return lane, task_id
+            head = None if lane == self.served else read_head(task_id)
+            if head is None or head.group[1:] not in self._list_known():
+                continue
+            if not head.bound or not find_full(head.group[1], [head], None):
+                return head
         return None
 
     def claim_through(self, owner: str, lease_seconds: float) -> Claimed | None:
         """Claim that task, if there is one."""
-        chosen = self.find_through()
-        if chosen is None:
+        head = self._find_through_head()
+        if head is None:
             return None
-        lane, task_id = chosen
 
-        def write(open_: Sequence[Group]) -> Claimed | None:
-            return sql.claim_this(owner, task_id, lease_seconds) if open_ else None
+        def write(open_: Sequence[Group], this: UUID | None) -> Claimed | None:
+            return sql.claim_task(owner, open_, lease_seconds, head.task_id) if open_ else None
 
-        return self.admit([(lane, "", "")], write)
+        def take(open_: Sequence[Group], this: UUID | None) -> Claimed | None:
+            return (
+                self._claim_head(head, write, None) if open_ and head.bound else write(open_, this)
+            )
+
+        return self.admit([(head.group[0], "", "")], take)
 
     def list_gated(self, groups: Sequence[Group]) -> list[Group]:
         """Those of the groups whose lanes have a cap or a rate."""
@@ -128,29 +159,38 @@ class Picker:
     def admit[Found: (Claimed | None, Settled | None)](
         self,
         groups: Sequence[Group],
-        write: Callable[[Sequence[Group]], Found],
+        write: Write[Found],
         own: Claimed | None = None,
+        *,
+        ends: bool = False,
     ) -> Found:
         """Carry out `write`, which claims from groups, with those whose lanes have room.
 
         Of the lanes with a gate, at most one: the first with room, and only when its turn is next,
-        so that a claim holds no other lane's lock. `own` is the task whose settle claims.
+        so that a claim holds no other lane's lock. `own` is the task whose settle claims, and which
+        `ends` with it or not.
         """
+
+        def put(open_: Sequence[Group]) -> Found:
+            if not self._keyed or self._keyed.isdisjoint(open_):
+                return write(open_, None)
+            return self._put_keyed(open_, write, own, ends)
+
         gates = {g[0]: gate for g in groups if (gate := self._book.get(g[0]).gate) is not None}
         if not gates:
-            return write(groups)
+            return put(groups)
         free = [group for group in groups if group[0] not in gates]
         task_id = None if own is None else own.task_id
         gate = None
         gate = self._find_open(gates, groups, task_id) if groups[0][0] in gates else None
         if gate is None:
-            return write(free)
+            return put(free)
         with sql.atomic():
             room = read_rooms([gate.lane], task_id)[gate.lane] if try_lock(gate.lane) else None
             if room is None or room.find_wait(gate) != 0:
                 self._wait(BUSY_SECONDS)
-                return write(free)
-            found = write([group for group in groups if group[0] == gate.lane] + free)
+                return put(free)
+            found = put([group for group in groups if group[0] == gate.lane] + free)
             claimed = found.claimed if isinstance(found, Settled) else found
             if gate.interval and claimed is not None and claimed.lane == gate.lane:
                 pace_lane(gate, room)
@@ -172,6 +212,73 @@ class Picker:
                 self._wait(wait)
         return None
 
+    def had_key(self, held: Claimed) -> bool:
+        """Whether the end of this task may let another begin that waits for its key."""
+        return is_keyed(held.workflow, held.workflow_version)
+
+    def _put_keyed[Found: (Claimed | None, Settled | None)](
+        self, groups: Sequence[Group], write: Write[Found], own: Claimed | None, ends: bool
+    ) -> Found:
+        """Claim the task that is next, where some groups have keys. Those of a lane are looked at
+        when its turn is next, and the lane's other groups have what ranks before them."""
+        leaving = own.task_id if own is not None and ends else None
+        if own is not None and ends:
+            self._blocked = {g: at for g, at in self._blocked.items() if g[1] != own.workflow}
+        plain = [group for group in groups if group not in self._keyed]
+        looks = IDLE_LOOKS if own is None else LOOKS
+        for lane in dict.fromkeys(group[0] for group in groups):
+            mine = [group for group in groups if group[0] == lane]
+            others = [group for group in mine if group not in self._keyed]
+            open_ = self._list_unblocked([group for group in mine if group in self._keyed])
+            heads = [self._look(group, leaving) for group in open_[:looks]]
+            looks -= len(heads)
+            head = min((h for h in heads if h), key=lambda h: (h.rank, h.task_id), default=None)
+            if head is not None and others:
+                first = read_best_rank(others)
+                head = head if first is None or head.rank <= first else None
+            if head is not None and (found := self._claim_head(head, write, leaving)) is not None:
+                return found
+            if others:
+                break
+            if not looks:
+                self._wait(BUSY_SECONDS)
+                break
+        return write(plain, None)
+
+    def _list_unblocked(self, groups: Sequence[Group]) -> list[Group]:
+        now = time.monotonic()
+        return [group for group in groups if self._blocked.get(group, 0.0) <= now]
+
+    def _look(self, group: Group, leaving: UUID | None) -> Head | None:
+        head, self._walked[group] = find_head(group, self._walked.get(group, ""), leaving)
+        if head is None:
+            self._blocked = {g: at for g, at in self._blocked.items() if at > time.monotonic()}
+            many = 8 if len(self._blocked) > MANY_BLOCKED else 1
+            self._blocked[group] = time.monotonic() + many * BLOCKED_SECONDS
+        return head
+
+    def _claim_head[Found: (Claimed | None, Settled | None)](
+        self, head: Head, write: Write[Found], leaving: UUID | None
+    ) -> Found | None:
+        """Claim this task if its key still has room; None: nothing was written."""
+        with sql.atomic():
+            if not has_room(head, leaving):
+                self._wait(BUSY_SECONDS)
+                return None
+            found = write([head.group], head.task_id)
+            claimed = found.claimed if isinstance(found, Settled) else found
+            if claimed is not None and claimed.task_id == head.task_id:
+                take_place(head)
+        return found
+
     def _wait(self, seconds: float) -> None:
         known = self._looks_again
         self._looks_again = seconds if known is None else min(known, seconds)
+
+
+def is_keyed(workflow: str, version: str) -> bool:
+    """Whether the tasks of this workflow version may have a concurrency key, as its code says."""
+    try:
+        return workflows.get(workflow, version).concurrency is not None
+    except UnknownWorkflow:
+        return False

@@ -119,9 +119,8 @@ class Engine:
         return found or self._claim(groups) or self._claim(self.picker.list_gated(groups))
 
     def _claim(self, groups: Sequence[sql.Group]) -> Claimed | None:
-        return self.picker.admit(
-            groups, lambda open_: claim_task(self.owner, open_, self.tunables.lease_seconds)
-        )
+        lease = self.tunables.lease_seconds
+        return self.picker.admit(groups, lambda of, this: claim_task(self.owner, of, lease, this))
 
     def open_slice(self, lane: str | None) -> None:
         """From here on the worker goes on with one task, a turn of its lane, for

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import psutil
 from django.db import DatabaseError, InterfaceError
@@ -179,10 +180,13 @@ def _checkpoint(engine: Engine, held: Claimed, unit: Unit) -> Claimed | None:
         if not finishes and picker.keeps_turn(held.lane, groups):
             groups = None
 
-    def write(open_: Sequence[sql.Group] | None) -> sql.Settled | None:
-        return sql.checkpoint_unit(held, unit, lease_seconds=tunables.lease_seconds, groups=open_)
+    def write(open_: Sequence[sql.Group] | None, this: UUID | None) -> sql.Settled | None:
+        lease = tunables.lease_seconds
+        return sql.checkpoint_unit(held, unit, lease_seconds=lease, groups=open_, this=this)
 
-    settled = write(groups) if not groups else picker.admit(groups, write, held)
+    settled = picker.admit(groups, write, held, ends=finishes) if groups else write(groups, None)
+    if finishes and settled is not None and picker.had_key(held):
+        sql.wake_workers()
     if settled is None:
         holder.settle_unit(held, unit)
         return None

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from ledger import bounds, canonical, conf
 from ledger.bounds import Limits, days, hours, minutes, seconds
 from ledger.compensations import Compensates, PastEffect
+from ledger.concurrency import Concurrency
 from ledger.errors import InvalidInput, UnknownStep, Unserialisable
 from ledger.filerules import PLAIN, Workspace
 from ledger.outcomes import (
@@ -50,6 +51,7 @@ __all__ = [
     "Again",
     "AskApproval",
     "Child",
+    "Concurrency",
     "Fail",
     "Finish",
     "Limits",
@@ -128,7 +130,8 @@ class Workflow(Compensates):
     lower risk than `risk_floor`, whatever the step says. With `on_limit="ask"` a used-up limit is
     a question to people; otherwise the task is dead by it.
     `scope` names what the steps may use (None: anything). `workspace` says which files are not
-    kept, and how a rebuilt folder is set up.
+    kept, and how a rebuilt folder is set up. `concurrency` bounds how many of its tasks are under
+    way at once.
     Raises ValueError for a name or a bound that can't be.
     """
 
@@ -145,6 +148,7 @@ class Workflow(Compensates):
         risk_floor: Literal["low", "medium", "high"] = "low",
         scope: Scope | None = None,
         workspace: Workspace | None = None,
+        concurrency: Concurrency | None = None,
         description: str = "",
     ) -> None:
         self.name = _check_name(name, "a workflow's name")
@@ -169,6 +173,11 @@ class Workflow(Compensates):
         if workspace is not None and not isinstance(workspace, Workspace):
             raise ValueError(f"workflow {name}: workspace= takes a Workspace, not {workspace!r}")
         self.workspace = workspace or PLAIN
+        if concurrency is not None:
+            if not isinstance(concurrency, Concurrency):
+                raise ValueError(f"workflow {name}: concurrency= takes a Concurrency")
+            concurrency.check_model(name, input)
+        self.concurrency = concurrency
         self.description = description
         self.steps: list[Step] = []
         self.compensations = {}

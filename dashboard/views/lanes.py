@@ -36,16 +36,18 @@ def render_lanes(request: PageRequest, problem: str = "", status: int = 200) -> 
     """The lanes as they are now, and what was refused."""
     cursor = request.GET.get("cursor", "")
     page = read.list_lanes(SHOWN, cursor)
+    keys = read.list_keys(SHOWN)
     context: dict[str, Any] = {
         "section": "lanes",
         "lanes": [show_lane(lane) for lane in page.items],
+        "keys": keys,
         "next": page.next_cursor,
         "poll": urlencode({"cursor": cursor}) if cursor else "",
         "may_act": OPERATE in request.scopes,
         "may_set": may_set(request),
         "problem": problem,
     }
-    tag = hashlib.sha256(repr(page).encode()).hexdigest()[:16]
+    tag = hashlib.sha256(repr((page, keys)).encode()).hexdigest()[:16]
     return (not problem and find_unchanged(request, tag)) or render_page(
         request, "dashboard/lanes.html", context | {"tag": tag}, part="lanes", tag=tag,
         status=status,

@@ -122,6 +122,7 @@ class TaskBrief(BaseModel):
     parent: UUID | None
     copied_from: UUID | None
     waiting_for: dict[str, Any] | None
+    concurrency: dict[str, Any] | None
     revision: int
     available_at: dt.datetime
     last_progress_at: dt.datetime

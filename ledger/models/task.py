@@ -53,6 +53,11 @@ class Task(models.Model):
     title = models.CharField(max_length=200, blank=True, default="")
     tags = models.JSONField(default=list, blank=True)
     submitted_by = models.CharField(max_length=200)
+    # Of a workflow with a concurrency bound: the value that tasks share their places by, and how
+    # many places; a task holds one from its first claim for as long as it is queued or runs.
+    concurrency_key = models.CharField(max_length=200, null=True, blank=True)  # noqa: DJ001  NULL: no bound
+    concurrency_limit = models.IntegerField(null=True, blank=True)
+    holds_key = models.BooleanField(default=False, db_default=False)
     idempotency_key = models.CharField(max_length=200, null=True, blank=True)  # noqa: DJ001  NULL: no key, exempt from uniqueness
     body_digest = models.CharField(max_length=64)
     input = models.JSONField()
@@ -150,6 +155,21 @@ class Task(models.Model):
                 fields=["lane", "workflow", "workflow_version", "rank", "id"],
                 condition=Q(status=states.QUEUED),
                 name="longwatch_task_claim",
+            ),
+            models.Index(
+                fields=["lane", "workflow", "workflow_version", "concurrency_key", "rank", "id"],
+                condition=Q(status=states.QUEUED, concurrency_key__isnull=False, holds_key=False),
+                name="longwatch_task_keyed",
+            ),
+            models.Index(
+                fields=["lane", "workflow", "workflow_version", "rank", "id"],
+                condition=Q(status=states.QUEUED, holds_key=True),
+                name="longwatch_task_begun",
+            ),
+            models.Index(
+                fields=["workflow", "concurrency_key"],
+                condition=Q(holds_key=True, status__in=(states.QUEUED, states.RUNNING)),
+                name="longwatch_task_holding",
             ),
             models.Index(
                 fields=["available_at", "id"],

@@ -11,7 +11,9 @@ from uuid import UUID
 from django.db.models import Exists, Q, QuerySet
 
 from ledger import clock, conf, registry, states
+from ledger.concurrency import Concurrency
 from ledger.errors import UnknownWorkflow
+from ledger.keys import Holders, read_holders
 from ledger.lanes import list_closing, may_start, read_closed
 from ledger.models import Task, Worker
 from ledger.models.worker import DRAINS
@@ -45,20 +47,32 @@ class Known:
 class Fleet:
     """The live workers at one moment: how many, and the workflow versions that they know.
 
-    And which lanes start nothing, read when a queued task is first asked about.
+    And which lanes start nothing, and who holds which concurrency key, read when a queued task is
+    first asked about that may wait for it.
     """
 
     live: int
     knows: dict[Key, Known]
     closed: dict[str, tuple[str, UUID | None]] | None = None
+    holders: Holders | None = None
 
     def find_reason(self, task: Task) -> str:
-        """Why a queued task does not start, by its workflow or its lane; empty when it can."""
+        """Why a queued task does not start, by its workflow, its lane or its concurrency key; empty
+        when it can."""
         if why := self.find_obstacle(task.workflow, task.workflow_version):
             return why
         if self.closed is None:
             self.closed = read_closed()
-        return may_start(task, self.closed)
+        why = may_start(task, self.closed)
+        if why or task.concurrency_key is None:
+            return why
+        return self.load_holders().find_reason(task)
+
+    def load_holders(self) -> Holders:
+        """Who holds which concurrency key, read once."""
+        if self.holders is None:
+            self.holders = read_holders()
+        return self.holders
 
     def find_obstacle(self, workflow: str, version: str) -> str:
         """Why no live worker can run this version; empty when one can."""
@@ -89,11 +103,12 @@ class _Described(Workflow):
     """A workflow as a worker describes it: enough to submit, nothing to run."""
 
     def __init__(self, name: str, version: str, known: Known) -> None:
-        scope = known.rules.get("scope")
+        scope, bound = (known.rules.get(name) for name in ("scope", "concurrency"))
         super().__init__(
             name, version, scope=None if scope is None else Scope(**scope),
             on_limit=known.rules.get("on_limit", "dead"),
             self_approval=known.rules.get("self_approval", False),
+            concurrency=None if bound is None else Concurrency(**bound),
         )  # fmt: skip
         for step in known.steps:
             self.step(lambda ctx: None, name=step)
@@ -112,6 +127,7 @@ def describe_known() -> list[dict[str, Any]]:
                 "scope": describe_scope(workflow),
                 "on_limit": workflow.on_limit,
                 "self_approval": workflow.self_approval,
+                "concurrency": workflow.concurrency and dataclasses.asdict(workflow.concurrency),
             },
         }
         for workflow in registry.all_workflows()

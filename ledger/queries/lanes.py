@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,18 +19,20 @@ from ledger.lanes import find_closed
 from ledger.models import Lane
 from ledger.models.lane import BUDGETS
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit
-from ledger.queries.seen import see_tasks
+from ledger.queries.seen import hide_text, see_tasks
 from ledger.queries.tasks import COUNT_CAP
+from ledger.sql.keys import UNDER_WAY
 
 
 def list_lanes(limit: int = DEFAULT_LIMIT, cursor: str = "") -> Page[dict[str, Any]]:
     """By name, the lanes that have a row, or a task that runs or waits in the queue."""
     size, running = clamp_limit(limit), _count_running()
-    names = set(Lane.objects.order_by().values_list("name", flat=True)) | running.keys()
+    rows = {row.name: row for row in Lane.objects.order_by()}
+    names = rows.keys() | running.keys()
     names |= {lane for lane, _, _ in sql.list_groups()}
     last = _read_cursor(cursor)
     found = sorted(name for name in names if sees_lane(name) and name > last)
-    shown = _show_lanes(found[:size], running)
+    shown = _show_lanes(found[:size], rows, running)
     more = len(found) > size
     return Page(shown, _make_cursor(found[size - 1]) if more else None)
 
@@ -38,7 +41,32 @@ def find_lane(name: str) -> dict[str, Any]:
     """One lane; of one that nobody set anything for, the defaults. Raises NotFound."""
     if not 1 <= len(name) <= 100 or "\0" in name or not sees_lane(name):
         raise NotFound("lane", name)
-    return _show_lanes([name], _count_running())[0]
+    return _show_lanes([name], Lane.objects.in_bulk([name]), _count_running())[0]
+
+
+def list_keys(limit: int = DEFAULT_LIMIT) -> list[dict[str, Any]]:
+    """The concurrency keys that tasks hold, by workflow and key, the first of them: who holds each,
+    and how many wait for it among the first COUNT_CAP queued tasks that hold none. Of tasks that
+    the caller sees."""
+    columns = ("workflow", "concurrency_key", "concurrency_limit", "pk", "title", "status")
+    rows = see_tasks().filter(UNDER_WAY).order_by("workflow", "concurrency_key", "-status", "pk")
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for workflow, key, at_most, task_id, title, status in rows.values_list(*columns)[: 4 * limit]:
+        one = found.setdefault(
+            (workflow, key),
+            {"workflow": workflow, "key": hide_text(key), "at_most": at_most, "tasks": [],
+             "waiting": 0},
+        )  # fmt: skip
+        one["tasks"].append({"id": str(task_id), "title": title, "status": status})
+    if found:
+        queued = see_tasks().filter(
+            status=states.QUEUED, concurrency_key__isnull=False, holds_key=False
+        )
+        waiting = queued.order_by().values_list("workflow", "concurrency_key")[:COUNT_CAP]
+        for pair, count in Counter(waiting).items():
+            if pair in found:
+                found[pair]["waiting"] = count
+    return list(found.values())[:limit]
 
 
 def _count_running() -> dict[str, int]:
@@ -59,8 +87,10 @@ def _count_queued(names: Sequence[str]) -> dict[str, tuple[int, Any]]:
         }
 
 
-def _show_lanes(names: Sequence[str], running: dict[str, int]) -> list[dict[str, Any]]:
-    rows = {row.name: row for row in Lane.objects.filter(pk__in=names).order_by()}
+def _show_lanes(
+    names: Sequence[str], every: Mapping[str, Lane], running: dict[str, int]
+) -> list[dict[str, Any]]:
+    rows = {name: every[name] for name in names if name in every}
     closed, queued = find_closed(rows.values()), _count_queued(names)
     used = read_used(name for name, row in rows.items() if has_budget(row))
     shown = []

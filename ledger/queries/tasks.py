@@ -200,6 +200,7 @@ def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]
         "parent": str(row.parent_id) if row.parent_id else None,
         "copied_from": str(row.copied_from_id) if row.copied_from_id else None,
         "waiting_for": _show_wait(row),
+        "concurrency": _show_concurrency(row, fleet),
         "revision": row.revision,
         "available_at": row.available_at,
         "last_progress_at": row.last_progress_at,
@@ -250,6 +251,17 @@ def _show_wait(row: Task) -> dict[str, Any] | None:
         cost = format_money(row.waits["cost"])
         return {"budget": {"tokens": row.waits["tokens"], "cost": cost}}
     return {"signal": row.waits["name"], "until": row.available_at.isoformat()}
+
+
+def _show_concurrency(row: Task, fleet: Fleet) -> dict[str, Any] | None:
+    """The key that it shares with others, how many may be under way, whether it is one of them;
+    of a queued one, those that it waits for."""
+    if row.concurrency_key is None:
+        return None
+    holds = row.holds_key and row.status in {states.QUEUED, states.RUNNING}
+    key = hide_text(row.concurrency_key)
+    held_by = fleet.load_holders().list_seen(row) if row.status == states.QUEUED else []
+    return {"key": key, "at_most": row.concurrency_limit, "holds": holds, "held_by": held_by}
 
 
 def _show_lease(owner: str, until: dt.datetime | None) -> dict[str, Any] | None:

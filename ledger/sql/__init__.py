@@ -170,20 +170,20 @@ def _read_claimed(row: Sequence[Any] | None) -> Claimed | None:
     return Claimed(*values)
 
 
-def claim_task(owner: str, groups: Sequence[Group], lease_seconds: float) -> Claimed | None:
+def claim_task(
+    owner: str, groups: Sequence[Group], lease_seconds: float, this: UUID | None = None
+) -> Claimed | None:
     """queued -> running: the best task of `groups` (in their order of lanes), or None.
 
     `groups` holds the (lane, workflow, version) heads to look at, lanes in order of preference.
+    With `this` it is that task or none.
     """
+    if this is not None:
+        return _read_claimed(_dialect().claim_this(owner=owner, task=this, lease=lease_seconds))
     if not groups:
         return None
     row = _dialect().claim(owner=owner, groups=groups, lease=lease_seconds)
     return _read_claimed(row)
-
-
-def claim_this(owner: str, task_id: UUID, lease_seconds: float) -> Claimed | None:
-    """queued -> running: this task and no other, or None."""
-    return _read_claimed(_dialect().claim_this(owner=owner, task=task_id, lease=lease_seconds))
 
 
 def checkpoint_unit(
@@ -192,17 +192,19 @@ def checkpoint_unit(
     *,
     lease_seconds: float,
     groups: Sequence[Group] | None,
+    this: UUID | None = None,
 ) -> Settled | None:
     """running -> running, queued or completed, by the holder: store the output and go on.
 
     With `groups` None (within the slice) the holder keeps the task: new fence, new lease. With
     groups it gives way to the best queued task of them, if that ranks before its own new place,
     and claims it in the same commit. A unit with a `result` completes the task and claims next.
+    `this` is the task to give way to, and no other.
 
     Returns None, having written nothing, when the guard or the plain course failed: lease lost,
     a flag set, a limit used up. The caller then takes `transitions.holder`.
     """
-    row = _dialect().checkpoint(held=held, unit=unit, lease=lease_seconds, groups=groups)
+    row = _dialect().checkpoint(held=held, unit=unit, lease=lease_seconds, groups=groups, this=this)
     if row is None:
         return None
     kept_fence, kept_at, *claimed = row

@@ -8,14 +8,14 @@ other closely would both take the last place. SQLite's write lock is all that it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
 
 from ledger import clock, states
-from ledger.models import Lane, Task
+from ledger.models import Lane
 
 LOCK_SEED = 7077
 """Of the hash that makes a lock of a lane's name; on one number two lanes wait for each other."""
@@ -83,7 +83,14 @@ def read_rooms(lanes: Iterable[str], own: UUID | None = None) -> dict[str, Room]
 
 def try_lock(lane: str) -> bool:
     """The lane's lock until the transaction ends; False if another claims from it just now."""
-    return _call("pg_try_advisory_xact_lock", lane) if connection.vendor == "postgresql" else True
+    return connection.vendor != "postgresql" or _call("pg_try_advisory_xact_lock", lane)
+
+
+def try_named_lock(name: str) -> bool:
+    """The same of anything else that is claimed from; its name is no lane's."""
+    return connection.vendor != "postgresql" or _call(
+        "pg_try_advisory_xact_lock", name, LOCK_SEED + 1
+    )
 
 
 def await_lock(lane: str) -> None:
@@ -92,9 +99,9 @@ def await_lock(lane: str) -> None:
         _call("pg_advisory_xact_lock", lane)
 
 
-def _call(function: str, lane: str) -> bool:
+def _call(function: str, name: str, seed: int = LOCK_SEED) -> bool:
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {function}(hashtextextended(%s, {LOCK_SEED}))", [lane])
+        cursor.execute(f"SELECT {function}(hashtextextended(%s, {seed}))", [name])
         return bool(cursor.fetchone()[0])
 
 
@@ -102,9 +109,3 @@ def pace_lane(gate: Gate, room: Room) -> None:
     """One unit was taken; under the lane's lock."""
     paced = max(gate.bound(room.paced, room.now), room.now) + gate.interval
     Lane.objects.filter(pk=gate.lane).update(paced_until=paced)
-
-
-def is_queued(task_id: UUID, known: Collection[tuple[str, str]]) -> bool:
-    """Whether the task could be claimed, by who knows these workflow versions."""
-    found = Task.objects.filter(pk=task_id, status=states.QUEUED)
-    return any(pair in known for pair in found.values_list("workflow", "workflow_version"))

@@ -272,7 +272,12 @@ def claim_this(*, owner: str, task: UUID, lease: float) -> Sequence[Any] | None:
 
 
 def checkpoint(
-    *, held: Claimed, unit: Unit, lease: float, groups: Sequence[Group] | None
+    *,
+    held: Claimed,
+    unit: Unit,
+    lease: float,
+    groups: Sequence[Group] | None,
+    this: UUID | None = None,
 ) -> Sequence[Any] | None:
     """See `ledger.sql.checkpoint_unit`."""
     params: dict[str, Any] = {
@@ -286,7 +291,10 @@ def checkpoint(
     if groups is None and unit.result is None:
         return _execute("keep", params).fetchone()
     params |= {"finish": unit.result is not None, "result": unit.result}
-    row = _execute_pick("settle", params, groups or ()).fetchone()
+    if this is not None:
+        row = _execute("settle_this", params | {"task": this}).fetchone()
+    else:
+        row = _execute_pick("settle", params, groups or ()).fetchone()
     return None if row is None else row[:-1]
 
 

@@ -67,6 +67,8 @@ ENDED = """INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, tur
   VALUES (:id, :seq + 1, {now}, 'completed', 'worker:' || :owner, :step_name, :turn, :fence,
     '{{}}')"""
 
+THIS = "SELECT id, rank, lane FROM longwatch_task WHERE status = 'queued' AND id = ?"
+
 HEAD = """SELECT id, rank, lane FROM longwatch_task WHERE status = 'queued' AND lane = ?
   AND workflow = ? AND workflow_version = ? ORDER BY rank, id LIMIT 1"""
 
@@ -254,7 +256,12 @@ def claim_this(*, owner: str, task: uuid.UUID, lease: float) -> Sequence[Any] | 
 
 
 def checkpoint(
-    *, held: Claimed, unit: Unit, lease: float, groups: Sequence[Group] | None
+    *,
+    held: Claimed,
+    unit: Unit,
+    lease: float,
+    groups: Sequence[Group] | None,
+    this: uuid.UUID | None = None,
 ) -> Sequence[Any] | None:
     """See `ledger.sql.checkpoint_unit`."""
     finish = unit.result is not None
@@ -275,7 +282,10 @@ def checkpoint(
         if me is None:
             return None
         lane, params["place"] = me
-        pick = _pick(raw, groups or ())
+        if this is not None:
+            pick = raw.execute(THIS, [this.hex]).fetchone()
+        else:
+            pick = _pick(raw, groups or ())
         if not finish and (pick is None or (pick[2] == lane and pick[1] > params["place"])):
             return _keep(raw, texts, params)
         (params["seq"],) = raw.execute(texts["finish" if finish else "yield"], params).fetchone()

@@ -15,6 +15,7 @@ from django.db import DataError, IntegrityError
 from django.db.models import Q
 
 from ledger import auditing, bounds, canonical, clock, conf, limits, queries, registry, sql, states
+from ledger.concurrency import read_new_key
 from ledger.errors import (
     InvalidInput,
     PayloadTooLarge,
@@ -269,10 +270,10 @@ def _read_values(task: Task, changes: Mapping[str, Any], version: str) -> dict[s
     if "input" in columns or version != task.workflow_version:
         try:
             workflow = registry.get(task.workflow, version)
+            columns["input"] = workflow.clean_input(columns.get("input", task.input))
+            columns |= read_new_key(workflow.concurrency, columns["input"], task.concurrency_key)
         except UnknownWorkflow:
             return columns  # the worker that knows it checks the input when it runs
-        try:
-            columns["input"] = workflow.clean_input(columns.get("input", task.input))
         except InvalidInput as error:
             raise InvalidInput("input", f"{error.field}: {error.reason}") from None
     return columns

@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from ledger import auditing, canonical, queries, states, uploads
 from ledger.artifacts import VALUE_TYPE
+from ledger.concurrency import read_key_columns
 from ledger.errors import InvalidInput, StaleRevision
 from ledger.events import Actor, record_event
 from ledger.ids import make_id
@@ -33,7 +34,8 @@ from ledger.workflows import Workflow
 
 KEPT = (
     "workflow", "input", "lane", "priority", "title", "tags", "limit_units", "limit_tokens",
-    "limit_cost", "limit_wall", "max_repairs", "stall_after",
+    "limit_cost", "limit_wall", "max_repairs", "stall_after", "concurrency_key",
+    "concurrency_limit",
 )  # fmt: skip
 """What a copy has in common with its original; of the limits nothing is used yet."""
 
@@ -77,7 +79,8 @@ def fork_task(
         return found, False
     changed = input is not None or workflow.version != source.workflow_version
     if changed:
-        columns["input"] = check_input(workflow, source.input if input is None else input)
+        new = check_input(workflow, source.input if input is None else input)
+        columns |= {"input": new, **read_key_columns(workflow.concurrency, new)}
     place = _find_place(source, workflow, index)
     before = Q(step_index__lt=place)
     stand = read_stand(source.pk, before)
@@ -90,11 +93,8 @@ def fork_task(
         if changed:
             _check_answers(task, place)
         columns = _draw_columns(task, workflow, stand, now) | columns
-        columns |= {
-            "step_index": place,
-            "step_name": step,
-            "answer": _find_answer(task, step, stand),
-        }
+        answer = _find_answer(task, step, stand)
+        columns |= {"step_index": place, "step_name": step, "answer": answer}
         copy, created = store_draft(Draft(columns, actor))
         if created:
             _fill_copy(copy, task, stand, actor, now, reason)

@@ -180,6 +180,9 @@ def move_task(
         columns["cascade_upto"] = task.event_seq
     if target == states.CANCELLED and task.cancel_by.startswith("task:"):
         columns["status_reason"] = states.CANCELLED_BY_PARENT
+    frees = task.holds_key and target not in {states.QUEUED, states.RUNNING}
+    if frees:
+        columns["holds_key"] = False
     columns |= fields
     update_row(task, columns)
     if (
@@ -191,7 +194,7 @@ def move_task(
         # Set going again by a person: its parent has one more to wait for.
         Task.objects.filter(pk=task.pk).update(parent_told=False)
         Task.objects.filter(pk=task.parent_id).update(children_open=F("children_open") + 1)
-    if target == states.QUEUED:
+    if target == states.QUEUED or frees:
         sql.wake_workers()
 
 

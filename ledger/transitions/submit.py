@@ -13,6 +13,7 @@ from django.db import IntegrityError, connection, transaction
 
 from ledger import auditing, canonical, clock, conf, limits, queries, sql, states, uploads
 from ledger.calls import read_call, sees_lane
+from ledger.concurrency import read_key_columns
 from ledger.errors import (
     IdempotencyConflict,
     InvalidInput,
@@ -153,6 +154,7 @@ def draft_task(
         "total_steps": len(workflow.steps), "step_name": workflow.steps[0].name,
         "stall_after": stall_after or tunables.stall_seconds,
         "on_limit": workflow.on_limit, "self_approval": workflow.self_approval,
+        **read_key_columns(workflow.concurrency, stored_input),
     }  # fmt: skip
     uploads.keep_named(stored_input)
     return Draft(columns, actor, not_before)

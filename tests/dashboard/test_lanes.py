@@ -9,10 +9,12 @@ import pytest
 from django.test import Client
 
 from ledger.models import AuditEntry, Lane, Reach
+from ledger.runner import Engine
 from ledger.transitions.lanes import set_lane
-from ledger.workflows import Workflow
+from ledger.workflows import Concurrency, Workflow, registered
 from tests.dashboard.conftest import PART
-from tests.factories import CLIENT, claim, submit
+from tests.dashboard.fleet import make_worker
+from tests.factories import CLIENT, OWNER, claim, make_workflow, submit
 
 pytestmark = pytest.mark.both_databases
 
@@ -47,6 +49,31 @@ def test_a_poll_of_what_stands_is_304_and_costs_little(
     assert operator.get("/lanes/", headers=headers).status_code == 304
     submit(three, lane="a")
     assert operator.get("/lanes/", headers=headers).status_code == 200
+
+
+def test_keys_in_use_and_who_waits_for_them_are_shown(operator: Client, db: None) -> None:
+    keyed = make_workflow("fix", concurrency=Concurrency(key="input.on"))
+    with registered(keyed):
+        first, second = (submit(keyed, input={"on": "acme/\u202esite"}) for _ in range(2))
+        for one in "bc":
+            submit(keyed, input={"on": one})
+        held = Engine(OWNER).claim()
+        assert held is not None
+        assert held.task_id == first.pk
+        make_worker(keyed)
+        text = operator.get("/lanes/").content.decode()
+        (row,) = re.findall(
+            r"<tr role=\"row\">\s*<th[^>]*><span class=\"mono\">.*?</tr>", text, re.S
+        )
+        assert "acme/[U+202E]site" in row
+        assert f"/tasks/{first.pk}/" in row
+        assert re.search(r"Waiting </span>1<", row)
+        page = operator.get(f"/tasks/{second.pk}/").content.decode()
+        assert f"/tasks/{first.pk}/" in page
+        assert "waits for its concurrency key" in page
+        assert ">No worker<" not in page
+        listed = operator.get("/tasks/?status=queued").content.decode()
+        assert "waits for its concurrency key" in listed
 
 
 def test_what_somebody_else_changed_meanwhile_is_not_written_over(
