@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("longwatch_ledger", "0027_hours"),
+        ("longwatch_ledger", "0028_checks"),
     ]
 
     operations = [
