@@ -92,9 +92,11 @@ class Sender:
         self.settle_ended()
         self._look_around()
         if time.monotonic() >= self._next_look:
-            routed = routing.route_outbox()
-            for job in deliveries.take_due(AT_ONCE - len(self.tries)):
-                self.tries.append(_begin_try(job))
+            routed = 0
+            if deliveries.has_work():  # one cheap statement a second while there is none
+                routed = routing.route_outbox()
+                for job in deliveries.take_due(AT_ONCE - len(self.tries)):
+                    self.tries.append(_begin_try(job))
             self._next_look = time.monotonic() + (0.0 if routed else LOOK_SECONDS)
         wait_readable([one.pipe for one in self.tries], self._choose_wait())
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
 
 from django.db import connection
 
-from ledger import clock, conf
+from ledger import clock, conf, sql
 from ledger.bulk.doing import do_pending
 from ledger.conf import Tunables
 from ledger.transitions import sweeps
@@ -43,7 +44,7 @@ _LOOK = """SELECT {now},
     WHERE finished_at IS NOT NULL AND parent_id IS NOT NULL AND NOT parent_told)
   OR EXISTS (SELECT 1 FROM longwatch_task WHERE cascade_upto IS NOT NULL),
   EXISTS (SELECT 1 FROM longwatch_bulk_operation WHERE status IN ('running', 'stopping')),
-  (SELECT told FROM longwatch_worker WHERE owner = %s)"""
+  (SELECT told FROM longwatch_worker WHERE owner = {owner})"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,15 +96,18 @@ class Due:
         return min([MAX_SECONDS, *ahead])
 
 
-def look_ahead(owner: str = "") -> Due:
+@functools.lru_cache(maxsize=4)
+def _write_look(vendor: str, offset: float) -> str:
+    """The statement; `offset` keys the cache because tests move the clock."""
+    now, recent = clock.fragment(vendor), clock.fragment(vendor, f"-{RECENT_SECONDS}")
+    return _LOOK.format(now=now, recent=recent, owner="$1" if vendor == "postgresql" else "?")
+
+
+def look_ahead(owner: str = "", *, prepare: bool = False) -> Due:
     """When there is something to sweep, and what the worker `owner` is told: one statement over
-    partial indexes."""
-    with connection.cursor() as cursor:
-        now = clock.fragment(connection.vendor)
-        recent = clock.fragment(connection.vendor, f"-{RECENT_SECONDS}")
-        text = _LOOK.format(now=now, recent=recent).replace("%", "%%").replace("%%s)", "%s)")
-        cursor.execute(text, [owner])
-        *row, longest_lease, families, bulk, told = cursor.fetchone()
+    partial indexes. `prepare` is for workers: it is what an idle one does each second."""
+    text = _write_look(connection.vendor, clock.offset)
+    *row, longest_lease, families, bulk, told = sql.fetch_row(text, owner, prepare=prepare)
     read_at, *times = [None if value is None else clock.parse(value) for value in row]
     assert read_at is not None
     return Due(read_at, longest_lease or 0.0, bool(families), bool(bulk), told or "", *times)
@@ -177,7 +181,7 @@ class Sweeper:
         if now < self._next_due:
             return self._next_due - now
         since, self._contact_since = self._contact_since, None
-        due = look_ahead(self.owner)
+        due = look_ahead(self.owner, prepare=True)
         self.hear(due, now)
         away = self._was_away(now, due.now)
         if since is None or away:

@@ -14,6 +14,7 @@ import uuid
 from typing import Final
 from uuid import UUID
 
+from django.db import connection
 from django.db.models import Case, Exists, OuterRef, Q, When
 
 from ledger import clock, conf, sql
@@ -27,6 +28,12 @@ from ledger.transitions.moves import skip_locked
 MAX_BACKOFF: Final = 3600.0
 MAX_REFUSALS: Final = 5
 """Tries of a delivery that the endpoint answers with a 4xx: the fault may lie in this one."""
+
+_LOOK: Final = f"""SELECT EXISTS (SELECT 1 FROM longwatch_outbox WHERE routed_at IS NULL)
+  OR EXISTS (SELECT 1 FROM longwatch_alert_rule r WHERE r.enabled AND r.next_at <= {{now}}
+    AND (r.busy_until IS NULL OR r.busy_until <= {{now}})
+    AND EXISTS (SELECT 1 FROM longwatch_alert_delivery d
+      WHERE d.rule_id = r.id AND d.state = '{PENDING}'))"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,6 +59,12 @@ class Outcome:
 
     error: str = ""
     refused: bool = False
+
+
+def has_work() -> bool:
+    """Whether `route_outbox` or `take_due` may find any."""
+    now = clock.fragment(connection.vendor)
+    return bool(sql.fetch_row(_LOOK.format(now=now), prepare=True)[0])
 
 
 def take_due(limit: int) -> list[Job]:

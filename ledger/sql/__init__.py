@@ -242,6 +242,13 @@ def insert_task(task: Task, actor: str, note: dict[str, Any]) -> None:
     task.updated_at = task.last_progress_at = task.created_at
 
 
+def fetch_row(text: str, *params: Any, prepare: bool = False) -> Sequence[Any]:
+    """The row of a statement that is written for this database: `$1` or `?` for a parameter.
+    `prepare` is for workers only: in a web process the connection may be a pooler's."""
+    found: Sequence[Any] = _dialect().fetch_row(text, params, prepare=prepare)
+    return found
+
+
 def wake_workers() -> None:
     """Tell idle workers that something is queued; inside the transaction that queued it."""
     _dialect().wake()

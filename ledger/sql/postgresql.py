@@ -232,15 +232,25 @@ def _execute(name: str, params: dict[str, Any], *, prepare: bool = True) -> psyc
     anew each time costs more than running it. `prepare` is for workers only: in a web process the
     connection may be a pooler's.
     """
+    text, names = _write(name, clock.offset)
+    return _run(text, [params[key] for key in names], prepare=prepare)
+
+
+def _run(text: str, params: Sequence[Any], *, prepare: bool) -> psycopg.RawCursor[Any]:
     connection.ensure_connection()
     raw = connection.connection
     if prepare and raw.prepare_threshold is None:
         raw.prepare_threshold = 2
-    text, names = _write(name, clock.offset)
     cursor: psycopg.RawCursor[Any] = psycopg.RawCursor(raw)
     with connection.wrap_database_errors:
-        cursor.execute(text, [params[key] for key in names], prepare=None if prepare else False)
+        cursor.execute(text, params, prepare=None if prepare else False)
     return cursor
+
+
+def fetch_row(text: str, params: Sequence[Any], *, prepare: bool) -> Sequence[Any]:
+    """See `ledger.sql.fetch_row`."""
+    row: Sequence[Any] = _run(text, params, prepare=prepare).fetchone()  # type: ignore[assignment]
+    return row
 
 
 def _execute_pick(

@@ -339,6 +339,14 @@ def groups() -> list[tuple[Any, ...]]:
         return list(connection.connection.execute(GROUPS).fetchall())
 
 
+def fetch_row(text: str, params: Sequence[Any], *, prepare: bool) -> Sequence[Any]:
+    """See `ledger.sql.fetch_row`. The driver keeps its statements prepared by itself."""
+    connection.ensure_connection()
+    with connection.wrap_database_errors:
+        row: Sequence[Any] = connection.connection.execute(text, params).fetchone()
+    return row
+
+
 def wake() -> None:
     """A datagram to the workers of this database once the caller's transaction is committed."""
     from ledger.wakeups import nudge
