@@ -40,7 +40,7 @@ def main() -> int:
         versions = [database.describe() for database in bench.databases]
     minutes = (time.monotonic() - began) / 60
     missed = figures.find_missed(bench.measured)
-    text = figures.write_table(bench.measured, options, versions, minutes)
+    text = figures.write_table(bench.measured, options, versions, minutes, bench.left_out)
     print(text)
     for line in missed:
         print(f"MISSED: {line}")

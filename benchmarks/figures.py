@@ -9,7 +9,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -42,6 +42,11 @@ TARGETS = {
     ("postgresql", "w1 ratio"): Target(1.25, AT_LEAST),
     ("postgresql", "w1 ratio slice 0"): Target(1.0, AT_LEAST),
     ("sqlite", "w1 ratio"): Target(0.5, AT_LEAST),
+    ("postgresql", "peer absurd ratio"): Target(1.8, AT_LEAST),
+    ("postgresql", "peer langgraph ratio"): Target(2.5, AT_LEAST),
+    ("postgresql", "peer dbos direct ratio"): Target(3.5, AT_LEAST),
+    ("postgresql", "peer dbos queue ratio"): Target(6.0, AT_LEAST),
+    ("sqlite", "peer dbos direct ratio"): Target(4.0, AT_LEAST),
     ("postgresql", "commits"): Target(1.15, AT_MOST),
     ("postgresql", "w2 ours p50"): Target(3.0, AT_MOST),
     ("postgresql", "w2 ours p99"): Target(10.0, AT_MOST),
@@ -52,12 +57,28 @@ TARGETS = {
     ("sqlite", "tree ratio"): Target(3.0, AT_MOST),
 }
 
+PEERS = {
+    "absurd": "Absurd 0.5.1",
+    "langgraph": "LangGraph 1.2.24, checkpoint-postgres 3.2.0",
+    "dbos direct": "DBOS 3.4.0, called directly",
+    "dbos queue": "DBOS 3.4.0, its queue",
+}
+
 ROWS = [
     ("w1 raw", "raw loop: steps/s", "{:,.0f}"),
     ("w1 ours", "Longwatch: steps/s", "{:,.0f}"),
     ("w1 ratio", "**Longwatch / raw loop**", "{:.2f}"),
     ("w1 ours slice 0", "Longwatch, released at each unit: steps/s", "{:,.0f}"),
     ("w1 ratio slice 0", "**Longwatch, released at each unit / raw loop**", "{:.2f}"),
+    ("peers ours", "Longwatch, beside the peers: steps/s", "{:,.0f}"),
+    *(
+        row
+        for label, words in PEERS.items()
+        for row in (
+            (f"peer {label}", f"{words}: steps/s", "{:,.0f}"),
+            (f"peer {label} ratio", f"**Longwatch / {words}**", "{:.2f}"),
+        )
+    ),
     ("submit", "one submission meanwhile: ms", "{:.1f}"),
     ("commits", "**commits per unit**", "{:.2f}"),
     ("fsyncs", "log fsyncs per unit", "{:.2f}"),
@@ -89,6 +110,7 @@ def write_table(
     options: argparse.Namespace,
     versions: list[str],
     minutes: float,
+    left_out: Sequence[str] = (),
 ) -> str:
     """Everything that was measured as Markdown, and on what."""
     lines = [
@@ -107,6 +129,8 @@ def write_table(
         if rows:
             lines += ["", f"| {title} | median | min to max (n) | target |", "|---|---|---|---|"]
             lines += rows
+    if left_out:
+        lines += ["", *(f"Left out: {line}" for line in left_out)]
     return "\n".join(lines)
 
 

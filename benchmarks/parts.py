@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 
 from benchmarks.bench import SLICE_ZERO, Bench, Database
+from benchmarks.comparing import measure_peers
 from benchmarks.databases import PostgreSQL
 
 LATENCY_ROUNDS = 3
@@ -83,6 +84,7 @@ def _keep_tree(bench: Bench, database: Database, tree: str) -> None:
 
 PARTS = {
     "w1": measure_w1,
+    "peers": measure_peers,
     "w2": measure_w2,
     "answers": measure_answers,
     "tree": measure_tree,

@@ -13,6 +13,7 @@ from django.conf import settings
 
 from benchmarks import figures
 from benchmarks.figures import BEGIN, END
+from benchmarks.peers import environments
 from tests.conftest import ROOT
 
 
@@ -64,6 +65,18 @@ def test_the_page_in_the_repository_takes_new_figures(tmp_path: Path) -> None:
     options = argparse.Namespace(rounds=1, tasks=2, steps=3)
     figures.put_into(page, figures.write_table({}, options, [], 0.1))
     assert "1 rounds of 2 tasks x 3 steps" in page.read_text()
+
+
+def test_a_peer_that_can_t_be_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    monkeypatch.setitem(environments.PACKAGES, "absurd", ["./missing"])
+    with pytest.raises(environments.NotInstalled, match=r"ERROR: .*missing"):
+        environments.find_python("absurd")
+    options = argparse.Namespace(rounds=1, tasks=2, steps=3)
+    text = figures.write_table({}, options, [], 0.1, ["absurd can't be installed"])
+    assert text.endswith("\nLeft out: absurd can't be installed")
 
 
 def test_a_wrong_argument_is_refused() -> None:
