@@ -60,13 +60,13 @@ def sum_hour() -> bool:
 
     Safe from any number of processes: one at a time sums, the others have nothing to do.
     """
-    if not _list_due(_read_oldest())[0]:
+    if not _list_due(read_oldest())[0]:
         return False
     with sql.atomic():
         if not _try_lock():
             return False
         # Read under the lock, before the tasks are: a note that comes later stays.
-        due, first = _list_due(_read_oldest())
+        due, first = _list_due(read_oldest())
         if not due:
             return False
         notes = list(Hour.objects.filter(hour__in=due).values_list("pk", "hour"))
@@ -96,7 +96,7 @@ def _find_full(last: int, first: int) -> int:
     return min(last, max(first, int(clock.parse(found).timestamp()) // 3600))
 
 
-def _read_oldest() -> int:
+def read_oldest() -> int:
     """The second since which what is written may not be committed: that of the oldest transaction
     that wrote, or waits to; on SQLite nobody else writes under the lock."""
     if connection.vendor != "postgresql":

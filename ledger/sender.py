@@ -26,6 +26,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from ledger import conf
 from ledger.alerts import channels, conditions, deliveries, retention, routing
 from ledger.alerts.deliveries import Job, Outcome
+from ledger.tallies import Tallying
 
 AT_ONCE: Final = 16
 """Endpoints that are tried at the same time."""
@@ -63,6 +64,7 @@ class Sender:
         self._next_conditions = time.monotonic() + conf.load().alert_look_seconds
         self._next_forget = time.monotonic() + FORGET_SECONDS
         self._collector = Collector()
+        self._tallying = Tallying()
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Until `stop` says so. Tries under way then have a moment; what is left is taken again
@@ -101,7 +103,7 @@ class Sender:
         wait_readable([one.pipe for one in self.tries], self._choose_wait())
 
     def _look_around(self) -> None:
-        """At what is so for a while, and now and then at what is old."""
+        """At what is so for a while, and now and then at what is old; and what came is counted."""
         now = time.monotonic()
         if now >= self._next_conditions:
             self._next_conditions = now + conf.load().alert_look_seconds
@@ -110,6 +112,7 @@ class Sender:
             self._next_forget = now + FORGET_SECONDS
             retention.forget_old()
         self._collector.look()
+        self._tallying.tick()
 
     def settle_ended(self) -> None:
         """Store what came of the tries that ended."""

@@ -38,6 +38,7 @@ from ledger.models import (
     Signal,
     Spend,
     StepOutput,
+    Tally,
     Upload,
     UploadPart,
     Visit,
@@ -199,6 +200,13 @@ class HourSumAdmin(RecordAdmin):
     """What ended in the hours of the last days."""
 
     list_display = ("hour", "lane", "workflow", "version", "status", "took", "tasks", "cost")
+
+
+@admin.register(Tally)
+class TallyAdmin(RecordAdmin):
+    """Running totals behind /metrics."""
+
+    list_display = ("name", "workflow", "detail", "value")
 
 
 @admin.register(Lane)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, URLResolver, path, re_path
 from django.views.decorators.csrf import csrf_exempt
 from ninja import NinjaAPI
@@ -16,6 +17,7 @@ from ledger.api import (
     bulk,
     lanes,
     logs,
+    metrics,
     tasks,
     transcripts,
     uploads,
@@ -90,10 +92,19 @@ def _list_api_patterns() -> tuple[list[URLPattern | URLResolver], str, str]:
     return patterns, app, namespace
 
 
+def show_metrics(request: HttpRequest) -> HttpResponse:
+    """What is no part of the API is answered by its rules: who may ask, what an error says."""
+    try:
+        return metrics.show_metrics(request)
+    except Exception as error:
+        return api.on_exception(request, error)
+
+
 urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", _list_api_patterns()),
     # Exempt, as it does nothing: else a POST would be told of forms and CSRF by a page.
     re_path(r"^api/", csrf_exempt(wrap_view(show_unknown_path))),
     path("healthz", show_health),
     path("readyz", show_readiness),
+    path("metrics", csrf_exempt(wrap_view(show_metrics)), name="metrics"),
 ]

@@ -12,6 +12,7 @@ from ledger.models.lane import Lane
 from ledger.models.logs import LiveLog
 from ledger.models.mailbox import Signal
 from ledger.models.people import ApiToken, AuditEntry, Preference, Reach, Visit
+from ledger.models.tallies import Tally
 from ledger.models.task import Task
 from ledger.models.views import SavedView
 from ledger.models.worker import Worker
@@ -44,6 +45,7 @@ __all__ = [
     "Signal",
     "Spend",
     "StepOutput",
+    "Tally",
     "Task",
     "Upload",
     "UploadPart",

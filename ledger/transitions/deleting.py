@@ -12,7 +12,7 @@ from django.db import IntegrityError
 from django.db.models import F, ProtectedError, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
-from ledger import hours, states
+from ledger import hours, states, tallies
 from ledger.auditing import write_entry
 from ledger.calls import sees_lane
 from ledger.errors import TaskNotFound
@@ -103,6 +103,7 @@ def _delete_one(seen: Task, actor: Actor, reason: str) -> Verdict | None:
 
 
 def _delete_rows(task: Task) -> None:
+    tallies.keep_task(task.pk)
     for of_approval in (ApprovalLook, ApprovalVote):
         of_approval.objects.filter(approval__task=task).delete()
     for table in OWN:

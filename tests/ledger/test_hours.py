@@ -168,13 +168,13 @@ def test_a_change_that_is_committed_after_the_sum_is_not_lost(
         sum_all()
         assert read_sums()[0] == {"failed": 1}
         # Nor is an hour over while a transaction that may write into it goes on.
-        while hours._read_oldest() > clock.read().timestamp() - 1.5:
+        while hours.read_oldest() > clock.read().timestamp() - 1.5:
             assert not summed.wait(0.01)
         summed.set()
 
     together(change, sum_beside)
     assert read_sums()[0] == {}
-    assert hours._read_oldest() >= clock.read().timestamp() - 1.5
+    assert hours.read_oldest() >= clock.read().timestamp() - 1.5
 
 
 def test_an_hour_is_one_of_utc_also_in_the_night_that_has_one_twice(

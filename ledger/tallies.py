@@ -1,0 +1,287 @@
+"""Counters that never fall: totals of outputs, events and money, and what came since.
+
+Rows of those tables are only added, numbered upwards. A sender adds them up now and then, as far as
+nobody can still commit a lower number; who reads the totals adds the rows after that. Both are one
+statement's snapshot, so a counter is exact at any moment, the same in every process, and outlives
+rows that are deleted: who deletes a task adds to the totals what of it is not in them yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import connection
+from django.db.models import Max, Model
+
+from ledger import clock, hours, sql
+from ledger.models import Event, Spend, StepOutput, Tally, Task
+
+BUCKETS: Final = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0,
+)  # fmt: skip
+"""Upper ends of the classes of durations, in seconds; the last class is REST."""
+
+REST: Final = "+Inf"
+
+UNIT, CLAIM, EVENT, TOKENS, COST = "unit", "claim", "event", "tokens", "cost"
+SECONDS_OF: Final = {UNIT: "unit_micros", CLAIM: "claim_micros"}
+"""Where the sum of a histogram's durations stands, in microseconds."""
+
+CREATED: Final = "created"
+"""Of EVENT: the first of a task, whatever its kind."""
+
+KINDS: Final = (
+    "completed", "failed", "dead", "cancelled", "reclaimed", "attempt_failed", "released",
+    "repaired", "stale_write_refused",
+)  # fmt: skip
+"""Events that are counted, each by its own kind."""
+
+OTHER: Final = "other"
+LABELS: Final = 100
+"""Workflows with totals of their own; those that come later are OTHER together."""
+
+TICK_SECONDS: Final = 5.0
+CHUNK: Final = 50_000
+"""Numbers of one table that are added up in one transaction."""
+
+WINDOW: Final = 100_000
+"""Numbers of one table, after the totals, that a reader looks at: where no sender runs, counters
+stop there rather than cost more with each look."""
+
+_SOURCES: Final[tuple[type[Model], ...]] = (StepOutput, Event, Spend)
+_CURSOR, _MARK, _MARKED = "cursor", "mark", "marked"
+_LOCK: Final = 0x6C777461
+"""The advisory lock of whoever writes totals: "lwta"."""
+
+_INNER: Final = frozenset({_CURSOR, _MARK, _MARKED})
+
+_QUEUED: Final = "'submitted', 'forked', 'promoted', 'resumed', 'retried'"
+"""Events by which a task that nobody has claimed yet is queued."""
+
+type Totals = dict[tuple[str, str, str], int]
+"""By (name, workflow, detail)."""
+
+
+class Tallying:
+    """A sender's adding up."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def tick(self) -> None:
+        """Add up what is due, if it is time to look again."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + TICK_SECONDS
+            while add_up():
+                pass
+
+
+def read_totals() -> Totals:
+    """Every counter as of now: one statement."""
+    parts = [_STORED]
+    for source in _SOURCES:
+        since = _write_cursor(source)
+        parts += _write_reads(source, f"o.id > {since} AND o.id <= {since} + {WINDOW}")
+    sums = _Sums()
+    # What is stored comes first, as it says which workflows have totals of their own.
+    sums.add(sorted(_run_read(parts)))
+    return {key: value for key, value in sums.totals.items() if key[0] not in _INNER}
+
+
+def add_up() -> bool:
+    """Add rows to the totals up to the mark, or set the next mark; True if there is more to do at
+    once. Safe from any number of processes: one at a time writes."""
+    if not _is_behind():
+        return False
+    with sql.atomic():
+        if not _take_lock(wait=False):
+            return False
+        sums = _read_stored()
+        if hours.read_oldest() <= sums.read(_MARKED) + 1:
+            # Who has a number up to the mark may still commit it. A second more: between
+            # drawing a number and being seen to write there is a moment.
+            return False
+        done = _add_to_marks(sums)
+        if not done:
+            # The clock after the numbers: who draws a lower one has begun by then.
+            for source in _SOURCES:
+                sums.put((_MARK, "", source.__name__), _read_last(source))
+            sums.put((_MARKED, "", ""), int(clock.read().timestamp()))
+        _store(sums)
+    return done
+
+
+def keep_task(task_id: UUID) -> None:
+    """Add to the totals what of a task is not in them yet: part of the transaction that deletes
+    it, before its rows go."""
+    _take_lock(wait=True)
+    sums = _read_stored()
+    key = Task._meta.pk.get_db_prep_value(task_id, connection)
+    for source in _SOURCES:
+        first = sums.read(_CURSOR, source.__name__)
+        sums.add(_run_read(_write_reads(source, f"o.task_id = %s AND o.id > {first}"), key))
+    _store(sums)
+
+
+def _add_to_marks(sums: _Sums) -> bool:
+    """Whether there was anything up to them."""
+    done = False
+    for source in _SOURCES:
+        name = source.__name__
+        first = sums.read(_CURSOR, name)
+        last = min(sums.read(_MARK, name), first + CHUNK)
+        if last > first:
+            sums.add(_run_read(_write_reads(source, f"o.id > {first} AND o.id <= {last}")))
+            sums.put((_CURSOR, "", name), last)
+            done = True
+    return done
+
+
+class _Sums:
+    """Totals, and which of them differ from what is stored."""
+
+    def __init__(self) -> None:
+        self.totals: Totals = {}
+        self.changed: set[tuple[str, str, str]] = set()
+        self._labels: set[str] = set()
+
+    def read(self, name: str, detail: str = "") -> int:
+        return self.totals.get((name, "", detail), 0)
+
+    def put(self, key: tuple[str, str, str], value: int) -> None:
+        self.totals[key] = value
+        self.changed.add(key)
+
+    def add(self, rows: Iterable[Sequence[Any]]) -> None:
+        for _, name, workflow, detail, count, micros in rows:
+            if workflow and workflow not in self._labels:
+                if len(self._labels) < LABELS:
+                    self._labels.add(workflow)
+                else:
+                    workflow = OTHER
+            self._raise((name, workflow, detail), int(count))
+            if name in SECONDS_OF:
+                self._raise((SECONDS_OF[name], workflow, ""), int(micros))
+
+    def _raise(self, key: tuple[str, str, str], by: int) -> None:
+        self.put(key, self.totals.get(key, 0) + by)
+
+
+def _read_stored() -> _Sums:
+    sums = _Sums()
+    sums.add(_run_read([_STORED]))
+    sums.changed.clear()
+    return sums
+
+
+def _store(sums: _Sums) -> None:
+    rows = [Tally(name=name, workflow=workflow, detail=detail, value=sums.totals[key])
+            for key in sorted(sums.changed) for name, workflow, detail in [key]]  # fmt: skip
+    Tally.objects.bulk_create(
+        rows, update_conflicts=True, update_fields=["value"],
+        unique_fields=["name", "workflow", "detail"],
+    )  # fmt: skip
+
+
+def _is_behind() -> bool:
+    """Whether a table has rows beyond its total. All that an idle sender does."""
+    newer = " OR ".join(
+        f"EXISTS (SELECT 1 FROM {source._meta.db_table} WHERE id > {_write_cursor(source)})"
+        for source in _SOURCES
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {newer}")
+        return bool(cursor.fetchone()[0])
+
+
+def _read_last(source: type[Model]) -> int:
+    return int(source._default_manager.aggregate(last=Max("pk"))["last"] or 0)
+
+
+def _take_lock(*, wait: bool) -> bool:
+    """Until the transaction ends. On SQLite there is one that writes."""
+    if connection.vendor != "postgresql":
+        return True
+    with connection.cursor() as cursor:
+        how = "pg_advisory_xact_lock" if wait else "pg_try_advisory_xact_lock"
+        cursor.execute(f"SELECT {how}(%s)", [_LOCK])
+        return wait or bool(cursor.fetchone()[0])
+
+
+def _run_read(parts: list[str], *values: Any) -> list[tuple[Any, ...]]:
+    text = " UNION ALL ".join(parts)
+    with connection.cursor() as cursor:
+        cursor.execute(text, list(values) * text.count("%s"))
+        return list(cursor.fetchall())
+
+
+_STORED: Final = "SELECT 0, name, workflow, detail, value, 0 FROM longwatch_tally"
+
+
+def _write_cursor(source: type[Model]) -> str:
+    return (
+        "coalesce((SELECT value FROM longwatch_tally WHERE "
+        f"name = '{_CURSOR}' AND workflow = '' AND detail = '{source.__name__}'), 0)"
+    )
+
+
+def _write_reads(source: type[Model], condition: str) -> list[str]:
+    """Statements: 1, name, workflow, detail, count, microseconds; of the rows `o` of a table."""
+    rows = f"FROM {source._meta.db_table} o"
+    if source is StepOutput:
+        # A copy and an edit have no fence: nobody worked on them. A task is looked up once for all
+        # its units.
+        units = (
+            f"SELECT task_id, {_write_class('micros')} AS class, count(*) AS many, sum(micros) "
+            f"AS micros FROM (SELECT o.task_id, {_write_micros('o.started_at', 'o.finished_at')} "
+            f"AS micros {rows} WHERE {condition} AND o.fence > 0) AS unit GROUP BY 1, 2"
+        )
+        queued = (
+            "coalesce((SELECT max(e.at) FROM longwatch_event e WHERE e.task_id = t.id "
+            f"AND e.seq < 50 AND e.fence = 0 AND e.kind IN ({_QUEUED})), t.created_at)"
+        )
+        claims = (
+            f"SELECT t.workflow, {_write_micros(queued, 't.started_at')} AS micros {rows} "
+            f"JOIN longwatch_task t ON t.id = o.task_id WHERE {condition} AND o.fence > 0 "
+            "AND o.step_index = 0 AND o.turn = 0 AND o.round = 0"
+        )
+        return [
+            f"SELECT 1, '{UNIT}', t.workflow, class, sum(many), sum(micros) FROM ({units}) AS u "
+            "JOIN longwatch_task t ON t.id = task_id GROUP BY 3, 4",
+            f"SELECT 1, '{CLAIM}', workflow, {_write_class('micros')}, count(*), sum(micros) "
+            f"FROM ({claims}) AS claims GROUP BY 3, 4",
+        ]
+    joined = f"{rows} JOIN longwatch_task t ON t.id = o.task_id WHERE {condition}"
+    if source is Event:
+        kinds = ", ".join(f"'{kind}'" for kind in KINDS)
+        return [
+            f"SELECT 1, '{EVENT}', t.workflow, o.kind, count(*), 0 {joined} "
+            f"AND o.kind IN ({kinds}) GROUP BY 3, 4",
+            f"SELECT 1, '{EVENT}', t.workflow, '{CREATED}', count(*), 0 {joined} "
+            "AND o.seq = 1 GROUP BY 3",
+        ]
+    # Without a lane it is a child's, which counts in its parent once more.
+    return [
+        f"SELECT 1, '{name}', t.workflow, '{detail}', sum(o.{column}), 0 {joined} "
+        "AND o.lane <> '' GROUP BY 3"
+        for name, detail, column in (
+            (TOKENS, "in", "tokens_in"), (TOKENS, "out", "tokens_out"), (COST, "", "cost"))
+    ]  # fmt: skip
+
+
+def _write_micros(start: str, end: str) -> str:
+    """SQL text: whole microseconds between two times, never less than none."""
+    if connection.vendor == "postgresql":
+        return f"greatest(0, CAST(extract(epoch FROM {end} - {start}) * 1000000 AS bigint))"
+    # A double of days is good to some 50 microseconds; stored times have milliseconds.
+    millis = f"round((julianday({end}) - julianday({start})) * 86400000.0)"
+    return f"max(0, CAST({millis} AS integer) * 1000)"
+
+
+def _write_class(micros: str) -> str:
+    """SQL text: the upper end of the class, as Prometheus writes it."""
+    cases = " ".join(f"WHEN {micros} <= {round(end * 1e6)} THEN '{end}'" for end in BUCKETS)
+    return f"CASE {cases} ELSE '{REST}' END"
