@@ -120,6 +120,9 @@ OPEN = {
 }  # fmt: skip
 """Routes that anybody may ask: documents, health, signing in and out."""
 
+APART = {"metrics"}
+"""Outside of the API, for tokens and people by its rules."""
+
 ADMIN_OPEN = {"admin/login/", "admin/logout/", "admin/jsi18n/", "admin/(?P<url>.*)$"}
 """Of the admin: the way in, the way out, the texts of its script, and what is no page."""
 
@@ -297,7 +300,7 @@ def test_every_route_has_its_row() -> None:
     pages = {
         name for path, name in list_routes() if not path.startswith(("api/v1/", "admin/"))
     } - OPEN
-    assert pages == set(PAGES)
+    assert pages == set(PAGES) | APART
 
 
 def test_every_endpoint_is_for_those_it_is_meant_for(world: World) -> None:
@@ -323,6 +326,19 @@ def test_every_endpoint_is_for_those_it_is_meant_for(world: World) -> None:
                 refused = refused or [AuditEntry()]
             if fault := find_fault(caller, response, refused, wanted):
                 faults.append(f"{caller.name}: {name} {fault}")
+    assert faults == []
+
+
+def test_the_metrics_are_for_who_reads_every_lane(world: World) -> None:
+    faults = []
+    for caller in make_callers(world):
+        response, refused = undo(
+            lambda: caller.client.get("/metrics", headers=caller.headers)  # noqa: B023  called at once
+        )
+        wanted = judge_api(caller, "GET /metrics", READ) or (set() if caller.lane else {403})
+        if fault := find_fault(caller, response, refused, wanted):
+            faults.append(f"{caller.name}: {fault}")
+        assert b"canary" not in response.content
     assert faults == []
 
 

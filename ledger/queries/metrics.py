@@ -85,7 +85,7 @@ def _count_tasks() -> tuple[dict[tuple[str, str], int], dict[str, bool]]:
         cap = QUEUED_CAP if status == states.QUEUED else COUNT_CAP
         parts.append(
             f"SELECT '{status}', workflow, count(*), {cap} FROM (SELECT workflow FROM "
-            f"longwatch_task WHERE status = '{status}' LIMIT {cap}) AS some GROUP BY workflow"
+            f"longwatch_task WHERE status = '{status}' LIMIT {cap}) AS few GROUP BY workflow"
         )
     tasks: dict[tuple[str, str], int] = {}
     sums, caps = Counter[str](), dict[str, int]()

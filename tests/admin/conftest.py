@@ -109,6 +109,7 @@ def full(flow: Workflow) -> Task:
     AlertDelivery.objects.create(rule=rule, outbox=told, seq=1, created_at=now, error=HOSTILE[:90])
     AlertCondition.objects.create(key=f"<key>{HOSTILE}", kind="<kind>", since=now)
     Hour.objects.create(hour=1)
+    Tally.objects.create(name="<name>", workflow=HOSTILE[:90], detail="<kind>", value=1)
     HourSum.objects.create(hour=1, lane="<b>", workflow="<b>", version="<b>", status="failed",
                            tasks=1, cost=1, tokens=1, repairs=0, seconds=0)  # fmt: skip
     Preference.objects.create(user=make_user("viewer", "likes"), zone="<zone>", view="<view>")
