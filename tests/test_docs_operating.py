@@ -176,7 +176,7 @@ def test_a_backup_is_restored(tmp_path: Path) -> None:
 
 
 def test_the_page_names_the_roles_that_there_are() -> None:
-    before, _, _ = PAGE.partition("\n## Lanes\n")  # whose settings are in a table as well
+    before, _, _ = PAGE.partition("\n## Metrics\n")  # where other tables begin
     assert set(re.findall(r"^\| `([a-z]+)` \|", before, re.MULTILINE)) == set(ROLES)
 
 

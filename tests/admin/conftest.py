@@ -32,6 +32,7 @@ from ledger.models import (
     Reach,
     SavedView,
     Signal,
+    Tally,
     Task,
     Upload,
     UploadPart,
