@@ -8,6 +8,7 @@ from typing import Any
 from dashboard.access import PageRequest
 from dashboard.listing import COLUMNS, SORTS, Wanted, check_filters, list_chips
 from ledger import queries
+from ledger.events import Actor
 from ledger.models import SavedView
 from ledger.queries.lists import NEWEST
 from ledger.queries.views import count_lists, list_views
@@ -42,6 +43,21 @@ def is_same(one: Wanted, other: Wanted) -> bool:
     return (sorted(one.pairs), one.columns, one.sort) == (
         sorted(other.pairs), other.columns, other.sort,
     )  # fmt: skip
+
+
+def list_homes(actor: Actor) -> list[tuple[str, str]]:
+    """(key, name) of every view that Tasks may open with: those of everybody, and the saved ones
+    that the person sees. A name of theirs can be no key, as it may be one of the others."""
+    saved = [(str(row.pk), row.name) for row in list_views(actor)]
+    return [*((name, name) for name in DEFAULTS if name != "All"), *saved]
+
+
+def find_home(actor: Actor, key: str) -> Wanted:
+    """The list of that view; all tasks for none, and for one that there is no more."""
+    if key in DEFAULTS or not key:
+        return DEFAULTS[key or "All"]
+    row = next((row for row in list_views(actor) if str(row.pk) == key), None)
+    return Wanted() if row is None else read_view(row)
 
 
 def list_tabs(request: PageRequest, wanted: Wanted, *, nearest: bool = False) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ledger.errors import UnknownStep, UnknownWorkflow
 from ledger.models import Task
 from ledger.queries import Fleet, trouble
 from ledger.queries.groups import FailureGroup, group_dead, mark_rows
+from ledger.queries.overtime import read_bounds
 from ledger.queries.trouble import Narrowed, Trouble
 
 SHOWN = (20, 10, 5)
@@ -45,6 +46,8 @@ KINDS = (
     Kind(trouble.LOST, words.LOST, "lease expired; queues again by itself"),
     Kind(trouble.NO_WORKER, words.NO_WORKER,
          "queued, but no live worker knows this version, or all that do were told to drain"),
+    Kind(trouble.OVER, words.OVER_TIME,
+         "runs and reports, but for over three times as long as 95 of 100 runs took"),
     Kind(trouble.GAVE_UP, words.Look("Gave up", "dead", "is-dead"),
          "a bound is used up; each waits for a person"),
 )  # fmt: skip
@@ -77,6 +80,7 @@ def look_at(chosen: str, narrowed: Narrowed) -> Sight:
     itself, and of what gave up only the sums are looked at. Raises InvalidInput."""
     fleet = queries.load_fleet()
     unknown = queries.list_unknown(fleet)
+    narrowed = dataclasses.replace(narrowed, bounds=read_bounds())
     counts = queries.count_trouble(unknown, narrowed)
     sight = Sight(chosen, narrowed, fleet, unknown, counts, {}, "")
     now = read_server_time()
@@ -119,7 +123,9 @@ def load_sections(sight: Sight, may_act: bool) -> list[dict[str, Any]]:
             section["more_cards"] = len(cards) - len(section["cards"])
         else:
             section["rows"] = [
-                show_task(kind.name, row, sight.fleet, may_act) for row in rows[:most_rows]
+                show_task(kind.name, row, sight.fleet, may_act)
+                | {"bound": sight.narrowed.bounds.get((row.workflow, row.workflow_version))}
+                for row in rows[:most_rows]
             ]
             section["more_rows"] = len(rows) - len(section["rows"])
         section["looked_at"] = looked_at if looked_at < section["count"] else 0

@@ -56,6 +56,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("tasks/demo/", demo.delete_demo, name="delete-demo"),
     path("tasks/words/", tasks.list_words, name="words"),
     path("tasks/views/", saved.show_views, name="saved-views"),
+    path("tasks/home/", saved.open_home, name="tasks-home"),
     path("tasks/views/new/", saved.make_view, name="view-new"),
     path("tasks/views/<uuid:view_id>/<slug:name>/", saved.act_on_view, name="view-act"),
     path("tasks/<uuid:task_id>/", task.show_task, name="task"),

@@ -33,6 +33,7 @@ LOOKS = {
 }
 LOST = Look("Lost", "lost", "is-stall", "queues again by itself")
 STALLED = Look("Stalled", "stall", "is-stall", "no progress, lease alive")
+OVER_TIME = Look("Over time", "over", "is-stall", "far longer than past runs")
 NOT_STARTED = Look("Not started", "idle", "is-idle")
 NO_WORKER = Look("No worker", "none", "is-stall")
 

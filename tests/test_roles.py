@@ -106,7 +106,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "alerts": ("GET", OPERATE), "alert-new": ("GET", ADMIN), "alert": ("GET", ADMIN),
     "alert-act": ("POST", OPERATE), "worker-act": ("GET", OPERATE),
     "lanes": ("GET", READ), "lane": ("GET", OPERATE), "lane-act": ("POST", OPERATE),
-    "words": ("GET", READ), "saved-views": ("GET", READ),
+    "words": ("GET", READ), "saved-views": ("GET", READ), "tasks-home": ("GET", READ),
     "view-new": ("GET", READ), "view-act": ("POST", READ),
     "bulks": ("GET", READ), "bulk-new": ("GET", OPERATE), "bulk": ("GET", READ),
     "together": ("GET", APPROVE), "bulk-stop": ("POST", OPERATE), "bulk-export": ("GET", READ),

@@ -27,6 +27,10 @@ OTHERS = (
     (words.STALLED, "Running, the lease is alive, but no unit ended and nothing was reported."),
     (words.LOST, "Its lease ran out: the worker is gone. It is queued again by itself."),
     (
+        words.OVER_TIME,
+        "Running and reporting, for over three times as long as 95 of 100 runs took.",
+    ),
+    (
         words.NO_WORKER,
         "Queued, but no live worker knows this version of its workflow, or "
         "all that do were told to drain.",

@@ -1,4 +1,4 @@
-"""Where to? Pages, tasks, workflows, workers and what can be begun, by a few letters of each."""
+"""Where to? Pages, views, tasks, workflows, workers, what can be begun: by a few letters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from django.views.decorators.http import require_safe
 from dashboard import words
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import render_page
+from dashboard.saved import DEFAULTS, read_view
 from ledger import queries
 from ledger.access import ADMIN, AUDIT, OPERATE, READ, SUBMIT
+from ledger.events import Actor
 from ledger.queries.jumps import find_tasks, find_workers
+from ledger.queries.views import list_views
 
 MAX_TEXT = 100
 MAX_WORKFLOWS = 5
+MAX_VIEWS = 8
 PAGES = (
     ("Overview", "overview", READ), ("Tasks", "tasks", READ), ("Approvals", "approvals", READ),
     ("Saved views", "saved-views", READ), ("Stalled, gave up", "trouble", READ),
@@ -45,14 +49,22 @@ class Place(NamedTuple):
 def find_places(request: PageRequest) -> HttpResponseBase:
     """What fits `q`, in groups, each short; without a script a page with the same."""
     text = request.GET.get("q", "").replace("\0", "").strip()[:MAX_TEXT]
-    groups = [(name, places) for name, places in list_groups(text, request.scopes) if places]
+    groups = [
+        (name, places)
+        for name, places in list_groups(text, request.scopes, request.actor)
+        if places
+    ]
     context = {"section": "palette", "text": text, "groups": groups}
     return render_page(request, "dashboard/palette.html", context, part="found")
 
 
-def list_groups(text: str, scopes: frozenset[str]) -> list[tuple[str, list[Place]]]:
+def list_groups(text: str, scopes: frozenset[str], actor: Actor) -> list[tuple[str, list[Place]]]:
     """(name, places); what is most often meant comes first."""
-    groups = [("Pages", list_named(PAGES, text, scopes)), ("Tasks", list_tasks(text))]
+    groups = [
+        ("Pages", list_named(PAGES, text, scopes)),
+        ("Views", list_saved(text, actor)),
+        ("Tasks", list_tasks(text)),
+    ]
     if text:
         groups += [("Workflows", list_workflows(text, scopes)), ("Workers", list_workers(text))]
     groups.append(("Actions", list_named(DEEDS, text, scopes)))
@@ -70,6 +82,23 @@ def list_named(
         Place(name, reverse(f"dashboard:{route}"))
         for name, route, scope in named
         if scope in scopes and text.casefold() in name.casefold()
+    ]
+
+
+def list_saved(text: str, actor: Actor) -> list[Place]:
+    """Saved views by a part of the name, and then those that everybody has; without a text those
+    that the person pinned."""
+    me, page = str(actor), reverse("dashboard:tasks")
+    rows = [row for row in list_views(actor) if text or me in row.pinned_by]
+    named = [
+        (row.name, read_view(row), "saved view" if row.owner == me else "shared view")
+        for row in rows
+    ]
+    if text:
+        named += [(name, wanted, "view") for name, wanted in DEFAULTS.items()]
+    found = [one for one in named if text.casefold() in one[0].casefold()]
+    return [
+        Place(name, f"{page}?{wanted.write()}", note) for name, wanted, note in found[:MAX_VIEWS]
     ]
 
 

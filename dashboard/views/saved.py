@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.http import Http404, HttpResponseBase, QueryDict
+from django.http import Http404, HttpResponseBase, HttpResponseRedirect, QueryDict
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -13,7 +13,7 @@ from dashboard.access import PageRequest, allow
 from dashboard.htmx import find_unchanged, render_page, wants_part
 from dashboard.listing import Wanted, list_chips, read_wanted
 from dashboard.polling import skip_unwritten
-from dashboard.saved import list_tabs, make_draft, show_view
+from dashboard.saved import find_home, list_tabs, make_draft, show_view
 from dashboard.shown import name_actors
 from dashboard.views.workflows import SeeOther
 from ledger.access import READ
@@ -48,6 +48,15 @@ def render_views(request: PageRequest, problem: str = "") -> HttpResponseBase:
     }
     status = 422 if problem else 200
     return render_page(request, "dashboard/saved_views.html", context, status=status)
+
+
+@require_safe
+@allow(READ)
+def open_home(request: PageRequest) -> HttpResponseBase:
+    """The list that the person has chosen for Tasks to open with, at its own address."""
+    query = find_home(request.actor, request.preferences.view).write()
+    path = reverse("dashboard:tasks")
+    return HttpResponseRedirect(f"{path}?{query}" if query else path)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import zoneinfo
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -16,6 +17,7 @@ from django.views.decorators.http import require_http_methods
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import render_page, wants_part
 from dashboard.preferences import DENSITIES, THEME_COOKIE, THEMES, Preferences, find_zone
+from dashboard.saved import list_homes
 from dashboard.views.workflows import SeeOther
 from ledger.access import READ
 from ledger.transitions.preferences import store_preferences
@@ -59,6 +61,19 @@ class SettingsForm(forms.Form):
         coerce=lambda text: text == "on",
     )
 
+    view = forms.CharField(label="Tasks opens with", required=False, max_length=100)
+
+    def __init__(self, *args: Any, homes: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.homes = [("", "All"), *homes]
+
+    def clean_view(self) -> str:
+        """A view that there is."""
+        key: str = self.cleaned_data["view"]
+        if key not in dict(self.homes):
+            raise forms.ValidationError("There is no such view; choose another.")
+        return key
+
     def list_choices(self) -> list[tuple[forms.BoundField, str]]:
         """The fields that are a choice of few, each with what there is to say of it."""
         helps = {
@@ -79,9 +94,13 @@ class SettingsForm(forms.Form):
 @allow(READ)
 def show_settings(request: PageRequest) -> HttpResponseBase:
     """The form; what is posted of it is kept, the other fields stay as they are."""
+    homes = list_homes(request.actor)
+    kept = write_form(request.preferences)
+    if kept["view"] not in dict(homes):
+        kept["view"] = ""  # it was deleted, or is shared no more
     if request.method != "POST":
-        return render_form(request, SettingsForm(write_form(request.preferences)))
-    form = SettingsForm(write_form(request.preferences) | request.POST.dict())
+        return render_form(request, SettingsForm(kept, homes=homes))
+    form = SettingsForm(kept | request.POST.dict(), homes=homes)
     if not form.is_valid():
         return render_form(request, form, 422)
     chosen = {name: form.cleaned_data[name] for name in form.fields if name in request.POST}
@@ -108,6 +127,7 @@ def write_form(preferences: Preferences) -> dict[str, Any]:
     return {
         "zone": preferences.zone or "UTC", "hours": preferences.hours, "theme": preferences.theme,
         "density": preferences.density, "keys": "on" if preferences.keys else "off",
+        "view": preferences.view,
     }  # fmt: skip
 
 

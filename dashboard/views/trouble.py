@@ -97,6 +97,7 @@ def load_page(request: PageRequest, sight: stuck.Sight, given: dict[str, str]) -
         ],
         "sections": stuck.load_sections(sight, OPERATE in request.scopes),
         "given": given,
+        "bounds": sight.narrowed.bounds,
         "reasons": [(code, words.REASONS[code]) for code in REASONS],
         "ages": [(name, said) for name, (said, _) in AGES.items()],
         "kept": urlencode(given),

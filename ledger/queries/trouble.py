@@ -15,13 +15,15 @@ from ledger.models import Task
 from ledger.models.approvals import OPEN
 from ledger.queries.filters import IsStalled, TaskFilter
 from ledger.queries.fleet import Fleet
+from ledger.queries.overtime import Bounds, match_over
 from ledger.queries.seen import hide_error, see_approvals, see_tasks
 from ledger.queries.tasks import COUNT_CAP, LARGE
 
-APPROVALS, STALLED, LOST, NO_WORKER, GAVE_UP = (
-    "approvals", "stalled", "lost", "no-worker", "gave-up",
+APPROVALS, STALLED, LOST, NO_WORKER, OVER, GAVE_UP = (
+    "approvals", "stalled", "lost", "no-worker", "over-time", "gave-up",
 )  # fmt: skip
 TASK_KINDS = (STALLED, LOST, NO_WORKER, GAVE_UP)
+"""Of tasks, without OVER, for which one has to know what is usual."""
 FOR_PEOPLE = (APPROVALS, STALLED, NO_WORKER, GAVE_UP)
 """A lost task is queued again by a sweep; the others stay as they are until somebody acts."""
 
@@ -30,6 +32,7 @@ SINCE = {
     STALLED: "last_progress_at",
     LOST: "lease_until",
     NO_WORKER: "available_at",
+    OVER: "started_at",
     GAVE_UP: "finished_at",
 }
 """The column that says since when."""
@@ -48,10 +51,11 @@ class Trouble:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Narrowed:
     """Tasks of every kind, narrowed by a list's filter, and to those that have been so for
-    `seconds`."""
+    `seconds`. Over time is what `bounds` say; without them nothing is."""
 
     wanted: TaskFilter | None = None
     seconds: float = 0.0
+    bounds: Bounds = dataclasses.field(default_factory=dict)
 
     def apply(self, kind: str, rows: QuerySet[Task]) -> QuerySet[Task]:
         """`rows` of a kind. Raises InvalidInput."""
@@ -69,15 +73,18 @@ def select_trouble(
     """The rows of a kind. `unknown`: queued workflow versions that no live worker knows."""
     if kind == APPROVALS:
         return see_approvals().filter(status=OPEN)
-    return narrowed.apply(kind, _select_tasks(kind, unknown))
+    return narrowed.apply(kind, _select_tasks(kind, unknown, narrowed.bounds))
 
 
-def _select_tasks(kind: str, unknown: frozenset[tuple[str, str]]) -> QuerySet[Task]:
+def _select_tasks(kind: str, unknown: frozenset[tuple[str, str]], bounds: Bounds) -> QuerySet[Task]:
     tasks = see_tasks()
     if kind == STALLED:
         return tasks.filter(IsStalled(), status=states.RUNNING, lease_until__gte=clock.now())
     if kind == LOST:
         return tasks.filter(status=states.RUNNING, lease_until__lt=clock.now())
+    if kind == OVER:
+        live = tasks.filter(match_over(bounds), status=states.RUNNING, lease_until__gte=clock.now())
+        return live.exclude(IsStalled())
     if kind == GAVE_UP:
         return tasks.filter(status=states.DEAD)
     any_of = Q(pk__in=())

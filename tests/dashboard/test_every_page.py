@@ -111,7 +111,9 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
     pair = f"{asked.pk}:{asked.digest}"
     found["together"] += [f"/approvals/together/?action={name}&asked={pair}"
                           for name in ("approve", "reject")]  # fmt: skip
-    found["trouble"] += [f"/stalled/?kind={kind}" for kind in ("stalled", "lost", "gave-up")]
+    found["trouble"] += [
+        f"/stalled/?kind={kind}" for kind in ("stalled", "lost", "over-time", "gave-up")
+    ]
     return found
 
 

@@ -10,7 +10,7 @@ from django.test import Client
 
 from dashboard.preferences import THEME_COOKIE
 from ledger import states
-from ledger.models import AuditEntry, Preference
+from ledger.models import AuditEntry, Preference, SavedView
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
 from tests.factories import make_in
@@ -105,3 +105,40 @@ def test_an_unchanged_poll_reads_no_preferences(
         assert client.get("/tasks/", headers=PART | {"HX-PTag": tag}).status_code == 304
     asked = [one["sql"] for one in seen.captured_queries if "longwatch_preference" in one["sql"]]
     assert all("longwatch_reach" in one for one in asked)  # with the role, or not at all
+
+
+@pytest.mark.both_databases
+def test_tasks_opens_with_the_view_that_was_chosen(operator: Client, three: Workflow) -> None:
+    assert 'href="/tasks/" data-go="t"' in operator.get("/").content.decode()
+    operator.post("/tasks/views/new/", {"name": "Nights", "state": "lane=night&columns=task,lane"})
+    view = SavedView.objects.get()
+    assert f'<option value="{view.pk}">Nights' in operator.get("/settings/").content.decode()
+    for key, query in ((str(view.pk), f"lane=night&columns=task%2Clane&view={view.pk}"),
+                       ("Running", "status=running"), ("", "")):  # fmt: skip
+        assert operator.post("/settings/", {"view": key}).status_code == 303
+        home = operator.get("/tasks/home/")["Location"]
+        assert home == (f"/tasks/?{query}" if query else "/tasks/")
+        assert operator.get(home).status_code == 200
+    operator.post("/settings/", {"view": str(view.pk)})
+    text = operator.get("/").content.decode()
+    assert 'href="/tasks/home/" data-go="t"' in text
+    SavedView.objects.all().delete()
+    assert operator.get("/tasks/home/")["Location"] == "/tasks/"
+    assert operator.post("/settings/", {"keys": "on"}).status_code == 303
+    assert operator.post("/settings/", {"view": "nonsense"}).status_code == 422
+
+
+@pytest.mark.both_databases
+def test_the_palette_leads_to_saved_views(sign_in: Callable[..., Client], three: Workflow) -> None:
+    ann, ben = sign_in("operator"), sign_in("viewer")
+    for name, shared in (("Nights", "1"), ("Nights of mine", "")):
+        state = {"name": name, "state": "lane=night", "shared": shared, "pinned": "1"}
+        ann.post("/tasks/views/new/", state)
+    found = ann.get("/palette/?q=night", headers=PART).content.decode()
+    assert found.count("lane=night&amp;view=") == 2
+    assert ann.get("/palette/", headers=PART).content.decode().count("lane=night") == 2
+    found = ben.get("/palette/?q=NIGHT", headers=PART).content.decode()
+    assert found.count("lane=night") == 1
+    assert "shared view" in found
+    assert "lane=night" not in ben.get("/palette/", headers=PART).content.decode()
+    assert "attention=yes" in ben.get("/palette/?q=atten", headers=PART).content.decode()

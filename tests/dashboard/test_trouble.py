@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import html
 import re
 from collections.abc import Callable
@@ -11,14 +12,15 @@ import pytest
 from django.test import Client
 
 from dashboard.stuck import SHOWN
-from ledger import clock, states
-from ledger.models import Task
+from ledger import clock, hours, states
+from ledger.models import HourSum, Task
 from ledger.queries import count_trouble, list_trouble, list_unknown, load_fleet, trouble
+from ledger.queries.overtime import read_bounds
 from ledger.transitions import holder, operators
 from ledger.workflows import Workflow
 from tests.dashboard.conftest import PART
 from tests.dashboard.fleet import fill_with_trouble, make_worker
-from tests.factories import OPERATOR, attempt, claim, make_in, make_workflow, submit
+from tests.factories import OPERATOR, attempt, claim, complete, make_in, make_workflow, submit
 
 pytestmark = pytest.mark.both_databases
 
@@ -57,8 +59,9 @@ def test_a_tab_shows_its_kind_alone(operator: Client, three: Workflow) -> None:
     fill_with_trouble(three)
     text = operator.get("/stalled/").content.decode()
     tabs = dict(re.findall(r">([A-Z][a-z ]+) <span class=\"n\">(\d+)</span>", text))
-    assert tabs == {"All": "8", "Stalled": "2", "Lost": "1", "No worker": "3", "Gave up": "2"}
-    for kind in trouble.TASK_KINDS:
+    assert tabs == {"All": "8", "Stalled": "2", "Lost": "1", "No worker": "3", "Over time": "0",
+                    "Gave up": "2"}  # fmt: skip
+    for kind in (*trouble.TASK_KINDS, trouble.OVER):
         page = operator.get("/stalled/", {"kind": kind}).content.decode()
         assert re.findall(r'class="gsec" id="([a-z-]+)"', page) == [kind]
     assert operator.get("/stalled/", {"kind": "../x"}).status_code == 200
@@ -251,3 +254,48 @@ def test_a_group_is_acted_on_as_a_whole_and_as_exactly_these(
         assert page.status_code == 200, name
         assert "3 tasks" in page.content.decode(), name
     assert "/bulk/new/" not in sign_in("viewer").get("/stalled/?kind=gave-up").content.decode()
+
+
+def test_over_time_is_what_runs_three_times_as_long_as_nearly_all_did(
+    operator: Client, three: Workflow, django_assert_max_num_queries: Any
+) -> None:
+    """Nineteen of twenty took a minute and one an hour: over three minutes is over time."""
+    five = make_workflow("five")  # of which too few runs completed
+    runs = [(three, 3_600.0), *[(three, 60.0)] * 19, *[(five, 60.0)] * 4]
+    for flow, seconds in runs:
+        clock.offset = -86_400.0
+        submit(flow)
+        held = claim(flow)
+        clock.offset += seconds
+        complete(held, flow)
+    clock.offset = 0.0
+    assert read_bounds() == {}
+    while hours.sum_hour():
+        pass
+    assert read_bounds() == {("three", "1"): pytest.approx(180, rel=0.01)}
+    flows = (three, three, three, five, three)  # the last one has only begun
+    over, lost, stalled, other, _ = (submit(flow) for flow in flows)
+    for flow in flows:
+        claim(flow)
+    now = clock.read()
+    long_ago = {"started_at": now - dt.timedelta(seconds=240)}
+    of = {over: {}, other: {}, lost: {"lease_until": now - dt.timedelta(seconds=1)},
+          stalled: {"stall_after": -60.0}}  # fmt: skip
+    for task, more in of.items():
+        Task.objects.filter(pk=task.pk).update(**long_ago, **more)
+    with django_assert_max_num_queries(12):
+        text = operator.get("/stalled/").content.decode()
+    tabs = dict(re.findall(r">([A-Z][a-z ]+) <span class=\"n\">(\d+)</span>", text))
+    assert (tabs["Over time"], tabs["Lost"], tabs["Stalled"], tabs["All"]) == ("1", "1", "1", "3")
+    page = operator.get("/stalled/?kind=over-time").content.decode()
+    assert re.findall(r'class="srow" id="row-([0-9a-f-]+)"', page) == [str(over.pk)]
+    assert "Over 3 m" in page
+    assert list_offered(page, over)
+    aged = operator.get("/stalled/?kind=over-time&older=1h").content.decode()
+    assert "None matches." in aged
+    Task.objects.filter(pk=over.pk).update(lane="night")
+    blind = operator.get("/stalled/?kind=over-time&workflow=five").content.decode()
+    assert 'class="srow"' not in blind
+    HourSum.objects.all().delete()
+    empty = operator.get("/stalled/?kind=over-time").content.decode()
+    assert "once five of its runs have completed" in empty
