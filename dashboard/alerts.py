@@ -26,8 +26,8 @@ WORKS = words.Look("On", "ok", "is-ok")
 
 HELP = {
     "name": "What people see in lists.",
-    "target": "E-mail: addresses, comma between. Webhook: https://… . Apprise: an address of "
-    "a service, such as slack://….",
+    "target": "E-mail: addresses, comma between. Webhook: its https:// address. Apprise: a "
+    "service's address, such as slack:// or tgram://.",
     "workflow": "Only of this workflow.",
     "lane": "Only in this lane.",
     "tag": "Only of tasks with this tag.",
@@ -42,13 +42,13 @@ class RuleForm(forms.Form):
 
     name = forms.CharField(label="Name", max_length=100)
     kinds = forms.MultipleChoiceField(label="Tell of", choices=list(KINDS.items()))
-    channel = forms.ChoiceField(label="By", choices=list(CHANNELS.items()))
+    channel = forms.ChoiceField(label="Send by", choices=list(CHANNELS.items()))
     target = forms.CharField(label="To", max_length=2000, required=False)
     workflow = forms.CharField(label="Workflow", max_length=100, required=False)
     lane = forms.CharField(label="Lane", max_length=100, required=False)
     tag = forms.CharField(label="Tag", max_length=100, required=False)
     risk = forms.ChoiceField(
-        label="Risk", required=False, choices=[("", "any"), *((one, one) for one in RISKS)]
+        label="Risk", required=False, choices=[("", "Any"), *((one, one) for one in RISKS)]
     )
     percent = forms.IntegerField(label="Percent of a limit", initial=80)
     minutes = forms.IntegerField(label="Minutes in the queue", initial=15)

@@ -40,7 +40,7 @@ def _compare_bytes(old: str, new: str) -> tuple[str, str]:
         return "", "they are too long"
     lines = difflib.unified_diff(before, after, "before", "after")
     diff = "".join(line if line.endswith("\n") else line + ENDLESS for line in lines)
-    return diff, "" if diff else "they are the same"
+    return diff, "" if diff else "their bytes are the same"
 
 
 def _read_lines(digest: str) -> list[str]:

@@ -84,7 +84,7 @@ def list_step_names(row: Task, fleet: Fleet) -> list[str]:
 
 
 HIDDEN = frozenset(
-    "log_tail started_at worker approval by_workflow output tokens cost number fingerprint "
+    "log_tail started_at worker approval by by_workflow output tokens cost number fingerprint "
     "traceback expires_at lane title children".split()
 )
 """Keys of an event's data that its line leaves out; they are all in its details."""

@@ -90,7 +90,7 @@ def test_two_versions_of_an_artifact_are_shown_as_one_diff(
         ("a\n", b"\xff\xfe", "they are no text"),
         ("a\n" * (comparing.MAX_LINES + 1), "a", "they are too long"),
         ("a" * (comparing.MAX_BYTES + 1), "a", "they are too large"),
-        ("a", "a", "they are the same"),
+        ("a", "a", "their bytes are the same"),
     ],
     ids=["nul", "bytes", "lines", "size", "same"],
 )
