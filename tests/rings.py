@@ -76,6 +76,13 @@ def find_reason_to_leave_out(ring: str) -> str | None:
     return None
 
 
+def find_lacks(ring: str) -> str:
+    """What is missing for some of the ring's tests, which then don't run; empty if nothing is."""
+    from tests.crash.netns import find_lack
+
+    return find_lack() if ring == "postgresql" and find_binaries() is not None else ""
+
+
 @contextlib.contextmanager
 def provide(ring: str) -> Iterator[dict[str, str]]:
     """The environment of a ring: a folder, and for PostgreSQL a server that lives as long."""
@@ -318,6 +325,9 @@ def main() -> int:
         if result.left_out and options.require_all:
             failed = True
             print(f"FAILED {ring}: left out, and every ring is required")
+        if lacks := find_lacks(ring):
+            failed = failed or options.require_all
+            print(f"{'FAILED ' * options.require_all}{ring}: without its tests of hosts ({lacks})")
     for result in results.values():
         print(result.line)
     return int(failed)

@@ -156,3 +156,12 @@ def test_where_there_is_no_room_rings_run_in_a_row(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     assert rings.choose_beside(rings.BUDGETS) == []
     assert rings.choose_beside(rings.BUDGETS, pressed=True) == ["sqlite", "postgresql"]
+
+
+def test_a_machine_without_namespaces_says_what_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert rings.find_lacks("postgresql") == "", "the tests of hosts ran here"
+    assert rings.find_lacks("sqlite") == ""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert "iproute2" in rings.find_lacks("postgresql")
