@@ -96,4 +96,4 @@ def read_key_columns(concurrency: Concurrency | None, data: Any) -> dict[str, An
 def read_new_key(concurrency: Concurrency | None, data: Any, old: str | None) -> dict[str, Any]:
     """What changes in the row of a task whose input does: with another key it holds no place."""
     new = read_key_columns(concurrency, data)
-    return new | {"holds_key": False} if new["concurrency_key"] != old else {}
+    return new | {"held_key": None} if new["concurrency_key"] != old else {}

@@ -30,7 +30,7 @@ class Holders:
 
     def find_reason(self, task: Task) -> str:
         """Why a queued task does not start for its key's sake; empty when it may."""
-        if task.concurrency_key is None or task.holds_key:
+        if task.concurrency_key is None or task.held_key is not None:
             return ""
         held = self.by_key.get((task.workflow, task.concurrency_key), [])
         if len(held) < (task.concurrency_limit or 1):
@@ -51,7 +51,7 @@ def read_holders() -> Holders:
     """As of now: one statement, over an index that has these tasks alone."""
     rows = Task.objects.filter(UNDER_WAY).order_by("-status", "pk")
     by_key: dict[Key, list[tuple[UUID, str]]] = {}
-    columns = ("workflow", "concurrency_key", "pk", "lane")
+    columns = ("workflow", "held_key", "pk", "lane")
     for workflow, key, task_id, lane in rows.values_list(*columns)[:MOST_HOLDERS]:
         by_key.setdefault((workflow, key or ""), []).append((task_id, lane))
     return Holders(by_key)

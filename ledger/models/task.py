@@ -55,9 +55,10 @@ class Task(models.Model):
     submitted_by = models.CharField(max_length=200)
     # Of a workflow with a concurrency bound: the value that tasks share their places by, and how
     # many places; a task holds one from its first claim for as long as it is queued or runs.
+    # A completed one's `held_key` stands, and says nothing.
     concurrency_key = models.CharField(max_length=200, null=True, blank=True)  # noqa: DJ001  NULL: no bound
     concurrency_limit = models.IntegerField(null=True, blank=True)
-    holds_key = models.BooleanField(default=False, db_default=False)
+    held_key = models.CharField(max_length=200, null=True, blank=True)  # noqa: DJ001  NULL: holds none
     idempotency_key = models.CharField(max_length=200, null=True, blank=True)  # noqa: DJ001  NULL: no key, exempt from uniqueness
     body_digest = models.CharField(max_length=64)
     input = models.JSONField()
@@ -158,17 +159,19 @@ class Task(models.Model):
             ),
             models.Index(
                 fields=["lane", "workflow", "workflow_version", "concurrency_key", "rank", "id"],
-                condition=Q(status=states.QUEUED, concurrency_key__isnull=False, holds_key=False),
+                condition=Q(
+                    status=states.QUEUED, concurrency_key__isnull=False, held_key__isnull=True
+                ),
                 name="longwatch_task_keyed",
             ),
             models.Index(
                 fields=["lane", "workflow", "workflow_version", "rank", "id"],
-                condition=Q(status=states.QUEUED, holds_key=True),
+                condition=Q(status=states.QUEUED, held_key__isnull=False),
                 name="longwatch_task_begun",
             ),
             models.Index(
-                fields=["workflow", "concurrency_key"],
-                condition=Q(holds_key=True, status__in=(states.QUEUED, states.RUNNING)),
+                fields=["workflow", "held_key"],
+                condition=Q(held_key__isnull=False, finished_at__isnull=True),
                 name="longwatch_task_holding",
             ),
             models.Index(

@@ -48,8 +48,8 @@ def list_keys(limit: int = DEFAULT_LIMIT) -> list[dict[str, Any]]:
     """The concurrency keys that tasks hold, by workflow and key, the first of them: who holds each,
     and how many wait for it among the first COUNT_CAP queued tasks that hold none. Of tasks that
     the caller sees."""
-    columns = ("workflow", "concurrency_key", "concurrency_limit", "pk", "title", "status")
-    rows = see_tasks().filter(UNDER_WAY).order_by("workflow", "concurrency_key", "-status", "pk")
+    columns = ("workflow", "held_key", "concurrency_limit", "pk", "title", "status")
+    rows = see_tasks().filter(UNDER_WAY).order_by("workflow", "held_key", "-status", "pk")
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for workflow, key, at_most, task_id, title, status in rows.values_list(*columns)[: 4 * limit]:
         one = found.setdefault(
@@ -60,7 +60,7 @@ def list_keys(limit: int = DEFAULT_LIMIT) -> list[dict[str, Any]]:
         one["tasks"].append({"id": str(task_id), "title": title, "status": status})
     if found:
         queued = see_tasks().filter(
-            status=states.QUEUED, concurrency_key__isnull=False, holds_key=False
+            status=states.QUEUED, concurrency_key__isnull=False, held_key__isnull=True
         )
         waiting = queued.order_by().values_list("workflow", "concurrency_key")[:COUNT_CAP]
         for pair, count in Counter(waiting).items():

@@ -31,7 +31,7 @@ MAX_WORDS = 100
 
 _MARKING = (
     "revision", "status", "lane", "lease_until", "workflow", "workflow_version", "progress_done",
-    "progress_total", "progress_note", "concurrency_key", "concurrency_limit", "holds_key",
+    "progress_total", "progress_note", "concurrency_key", "concurrency_limit", "held_key",
 )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def read_tag(task_id: UUID) -> str:
     """The polling tag of a task; see `make_tag`. Raises TaskNotFound."""
     columns = ("revision", "beat", "status", "lease_until", "cancel_requested", "updated_at",
                "workflow", "workflow_version", "lane", "concurrency_key", "concurrency_limit",
-               "holds_key")  # fmt: skip
+               "held_key")  # fmt: skip
     rows = see_tasks().annotate(stalled=IsStalled(), read_at=clock.now()).only(*columns)
     row = rows.filter(pk=task_id).first()
     if row is None:

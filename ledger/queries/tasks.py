@@ -258,7 +258,7 @@ def _show_concurrency(row: Task, fleet: Fleet) -> dict[str, Any] | None:
     of a queued one, those that it waits for."""
     if row.concurrency_key is None:
         return None
-    holds = row.holds_key and row.status in {states.QUEUED, states.RUNNING}
+    holds = row.held_key is not None and row.finished_at is None
     key = hide_text(row.concurrency_key)
     held_by = fleet.load_holders().list_seen(row) if row.status == states.QUEUED else []
     return {"key": key, "at_most": row.concurrency_limit, "holds": holds, "held_by": held_by}

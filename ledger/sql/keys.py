@@ -27,16 +27,17 @@ HEADS = 64
 KEYS = 16
 """How many free keys are found by a walk over all of a group's."""
 
-UNDER_WAY = Q(holds_key=True, status__in=(states.QUEUED, states.RUNNING))
+UNDER_WAY = Q(held_key__isnull=False, finished_at__isnull=True)
+"""True for a task that holds its key."""
 
 _GROUP = "q.status = 'queued' AND q.lane = %s AND q.workflow = %s AND q.workflow_version = %s"
-_HEAD = "SELECT q.id, q.rank, q.concurrency_key, q.concurrency_limit, {held} FROM longwatch_task q"
-_BEGUN = f"""{_HEAD.format(held="TRUE")} WHERE {_GROUP} AND q.holds_key
-  ORDER BY q.rank, q.id LIMIT 1"""
-_FRESH = (
-    f"""{_HEAD.format(held="q.holds_key")} WHERE {_GROUP} ORDER BY q.rank, q.id LIMIT {HEADS}"""
-)
-_KEYED = f"{_GROUP} AND q.concurrency_key IS NOT NULL AND NOT q.holds_key"
+_HEAD = """SELECT q.id, q.rank, q.concurrency_key, q.concurrency_limit, q.held_key
+  FROM longwatch_task q"""
+_FIRST = "ORDER BY q.rank, q.id LIMIT 1"
+_BEGUN = f"{_HEAD} WHERE {_GROUP} AND q.held_key IS NOT NULL {_FIRST}"
+_HEADS = f"{_HEAD} WHERE {_GROUP} ORDER BY q.rank, q.id LIMIT {HEADS}"
+_KEYED = f"{_GROUP} AND q.concurrency_key IS NOT NULL AND q.held_key IS NULL"
+_OF_KEY = f"SELECT * FROM ({_HEAD} WHERE {_KEYED} AND q.concurrency_key = %s {_FIRST}) AS head"
 
 # From key to key, each of which costs a look into the index however many tasks have it.
 _WALK = f"""
@@ -47,11 +48,11 @@ WITH RECURSIVE k(key) AS (
   SELECT (SELECT q.concurrency_key FROM longwatch_task q
     WHERE {_KEYED} AND q.concurrency_key > k.key ORDER BY q.concurrency_key LIMIT 1)
   FROM k WHERE k.key IS NOT NULL)
-{_HEAD.format(held="FALSE").replace("_task q", "_task h").replace("q.", "h.")}
-  JOIN k ON h.id = (SELECT q.id FROM longwatch_task q
-    WHERE {_KEYED} AND q.concurrency_key = k.key ORDER BY q.rank, q.id LIMIT 1)
-WHERE (SELECT count(*) FROM longwatch_task o WHERE o.workflow = %s AND o.concurrency_key = k.key
-    AND o.holds_key AND o.status IN ('queued', 'running') AND o.id <> %s) < h.concurrency_limit
+SELECT k.key FROM k WHERE k.key IS NOT NULL AND
+  (SELECT count(*) FROM longwatch_task o WHERE o.workflow = %s AND o.held_key = k.key
+    AND o.finished_at IS NULL AND o.id <> %s)
+  < (SELECT q.concurrency_limit FROM longwatch_task q
+    WHERE {_KEYED} AND q.concurrency_key = k.key {_FIRST})
 LIMIT {KEYS}"""
 
 
@@ -80,7 +81,7 @@ def find_head(group: Group, after: str, own: UUID | None) -> tuple[Head | None, 
     keys take turns: 10,000 tasks of one hide none of another.
     """
     begun = _read(group, _BEGUN, group)
-    fresh = [head for head in _read(group, _FRESH, group) if not head.held]
+    fresh = [head for head in _read(group, _HEADS, group) if not head.held]
     full = find_full(group[1], fresh, own)
     free = [head for head in fresh if head.key not in full]
     if not free and len(fresh) + len(begun) >= HEADS:
@@ -91,9 +92,14 @@ def find_head(group: Group, after: str, own: UUID | None) -> tuple[Head | None, 
 def _walk(group: Group, after: str, own: UUID | None) -> tuple[list[Head], str]:
     skipped = _store(own or UUID(int=0))
     for how, start in ((">", after), (">=", "")):
-        params = [*group, start, *group, *group, group[1], skipped]
-        if found := _read(group, _WALK.format(after=how), params):
-            return found, max(head.key or "" for head in found)
+        with connection.cursor() as cursor:
+            # The places of the parameters: the start, the step, the holders, the head.
+            params = [*group, start, *group, group[1], skipped, *group]
+            cursor.execute(_WALK.format(after=how), params)
+            keys = [key for (key,) in cursor.fetchall()]
+        if keys:
+            text = " UNION ALL ".join([_OF_KEY] * len(keys))
+            return _read(group, text, [one for key in keys for one in (*group, key)]), max(keys)
     return [], ""
 
 
@@ -108,9 +114,9 @@ def find_full(workflow: str, heads: Iterable[Head], own: UUID | None) -> set[str
 
 def count_begun(workflow: str, keys: Iterable[str], own: UUID | None = None) -> dict[str, int]:
     """Key -> how many tasks hold it, but for `own`."""
-    rows = Task.objects.filter(UNDER_WAY, workflow=workflow, concurrency_key__in=list(keys))
+    rows = Task.objects.filter(UNDER_WAY, workflow=workflow, held_key__in=list(keys))
     rows = rows.exclude(pk=own) if own else rows
-    counted = rows.order_by().values_list("concurrency_key").annotate(Count("pk"))
+    counted = rows.order_by().values_list("held_key").annotate(Count("pk"))
     return {key or "": number for key, number in counted}
 
 
@@ -119,10 +125,10 @@ def read_head(task_id: UUID) -> Head | None:
     row = (
         Task.objects.filter(pk=task_id, status=states.QUEUED)
         .values_list("lane", "workflow", "workflow_version", "rank", "concurrency_key",
-                     "concurrency_limit", "holds_key")
+                     "concurrency_limit", "held_key")
         .first()
     )  # fmt: skip
-    return None if row is None else Head(row[:3], task_id, *row[3:])
+    return None if row is None else Head(row[:3], task_id, *row[3:-1], row[-1] is not None)
 
 
 def read_best_rank(groups: Sequence[Group]) -> int | None:
@@ -154,15 +160,17 @@ def has_room(head: Head, own: UUID | None) -> bool:
 def take_place(head: Head) -> None:
     """The task that was just claimed holds its key from here on."""
     if head.bound:
-        Task.objects.filter(pk=head.task_id).update(holds_key=True)
+        Task.objects.filter(pk=head.task_id).update(held_key=head.key)
 
 
 def _read(group: Group, text: str, params: Sequence[Any]) -> list[Head]:
     with connection.cursor() as cursor:
         cursor.execute(text, list(params))
         return [
-            Head(group, key if isinstance(key, UUID) else UUID(key), rank, value, limit, bool(held))
-            for key, rank, value, limit, held in cursor.fetchall()
+            Head(
+                group, pk if isinstance(pk, UUID) else UUID(pk), rank, key, limit, held is not None
+            )
+            for pk, rank, key, limit, held in cursor.fetchall()
         ]
 
 

@@ -180,9 +180,9 @@ def move_task(
         columns["cascade_upto"] = task.event_seq
     if target == states.CANCELLED and task.cancel_by.startswith("task:"):
         columns["status_reason"] = states.CANCELLED_BY_PARENT
-    frees = task.holds_key and target not in {states.QUEUED, states.RUNNING}
+    frees = task.held_key is not None and target not in {states.QUEUED, states.RUNNING}
     if frees:
-        columns["holds_key"] = False
+        columns["held_key"] = None
     columns |= fields
     update_row(task, columns)
     if (

@@ -347,7 +347,7 @@ def test_every_column_of_a_task_is_editable_or_has_a_reason_not_to_be() -> None:
         "on_limit", "self_approval", "reserved_tokens", "reserved_cost",
         "last_progress_at", "parent", "parent_seq", "parent_told",
         "copied_from", "children_open", "ending",
-        "cascade_upto", "waits", "concurrency_key", "concurrency_limit", "holds_key",
+        "cascade_upto", "waits", "concurrency_key", "concurrency_limit", "held_key",
             "event_seq", "revision", "beat", "created_at", "started_at",
         "finished_at", "updated_at",
     }  # fmt: skip

@@ -186,7 +186,7 @@ def test_one_that_is_let_through_a_pause_waits_for_its_key_too(flow: Workflow) -
     operators.cancel_task(first.pk, actor=OPERATOR)
     holder.release_task(held, why="cancel")
     assert take("h:2:b").task_id == second.pk
-    assert Task.objects.get(pk=second.pk).holds_key
+    assert Task.objects.get(pk=second.pk).held_key == "a"
 
 
 def test_a_copy_and_an_edit_have_the_key_of_their_input(flow: Workflow) -> None:
