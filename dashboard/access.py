@@ -27,7 +27,7 @@ from ledger.api.edge import (
     tell_request_id,
 )
 from ledger.calls import narrow_call
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, TaskRemoved
 from ledger.events import Actor
 from ledger.sql import is_outage
 
@@ -109,6 +109,8 @@ def is_page(response: HttpResponseBase) -> bool:
 def _explain_error(request: Any, error: LedgerError) -> HttpResponse:
     """What a view does not answer itself: a page in words; into a part nothing is swapped."""
     audit_error(request, error)
+    if isinstance(error, TaskRemoved):
+        return render(request, "dashboard/missing.html", {"error": error}, status=error.status)
     if error.status == 404:
         return render(request, "dashboard/missing.html", status=404)
     if wants_part(request):

@@ -9,7 +9,7 @@ from typing import Any
 
 from dashboard import forms, task_forms, words
 from ledger import states
-from ledger.errors import StaleRevision
+from ledger.errors import CONTENTS_REMOVED, StaleRevision
 from ledger.events import Actor
 from ledger.models import Task
 from ledger.queries import STOP_AFTER, find_task, may_stop
@@ -22,6 +22,8 @@ from ledger.transitions.steering import steer_task, withdraw_message
 from ledger.transitions.waits import send_signal
 
 MAX_TRIES = 3
+GOES_ON = frozenset("retry_task restart_task extend_limits compensate_task fork_task".split())
+"""What needs the contents of a task, which retention may have taken."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Action:
         edge = self.run.__name__
         if not any(states.allow_edge(edge, task.status, target) for target in states.STATUSES):
             return f"Not while its status is {words.LOOKS[task.status].label}."
+        if task.thinned_at is not None and edge in GOES_ON:
+            return CONTENTS_REMOVED
         if edge in {"cancel_task", "stop_task"} and is_undoing(task):
             return "It is undoing its effects, and ends after that."
         no_limit = task.status == states.DEAD and task.status_reason not in states.LIMIT_REASONS
@@ -146,7 +150,7 @@ def list_offers(task: Task) -> list[tuple[Action, str]]:
     copied. `task` is of `find_task`.
     """
     if task.status in states.FINAL:
-        return [(FORK, "")]
+        return [(FORK, FORK.find_obstacle(task))]
     paused = task.status == states.PAUSED or task.pause_requested
     asked = task.status == states.RUNNING and task.cancel_requested
     cancel = STOP if may_stop(task) else CANCEL

@@ -28,6 +28,9 @@ from ledger.models import Artifact, AuditEntry, Task
 
 logger = logging.getLogger(__name__)
 
+REMOVED_TASK = "removed"
+"""The action of the entry that stays of a task which retention deleted."""
+
 PEOPLE = frozenset({"user", "token", "cli"})
 """Kinds of actors whose writes are audited; workers and sweeps have the events."""
 

@@ -22,7 +22,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.files.storage import InvalidStorageError
 from django.db import DatabaseError, InterfaceError, connection
 
-from ledger import blobs, clock, commands, registry
+from ledger import blobs, clock, commands, keeping, registry
 
 NETWORK = (
     "nfs", "cifs", "smb", "9p", "virtiofs", "fuse.", "ceph", "glusterfs", "lustre", "gpfs", "afs",
@@ -129,6 +129,16 @@ def check_safety(app_configs: Any = None, **options: Any) -> list[CheckMessage]:
     return found
 
 
+def check_retention(app_configs: Any = None, **options: Any) -> list[CheckMessage]:
+    """The rules of LONGWATCH_RETENTION can be read."""
+    try:
+        keeping.read_rules()
+    except ImproperlyConfigured as error:
+        hint = "See docs/operating.md, Retention."
+        return [Error(str(error), hint=hint, id="longwatch.E007")]
+    return []
+
+
 def check_commands(app_configs: Any = None, **options: Any) -> list[CheckMessage]:
     """The commands of LONGWATCH_CHECKS: well formed, here, and there for every workflow."""
     try:
@@ -216,6 +226,7 @@ def read_skew() -> float:
 
 
 CHECKS = (
-    check_project, check_disk, check_safety, check_commands, check_store, check_library,
+    check_project, check_disk, check_safety, check_commands, check_retention, check_store,
+    check_library,
 )  # fmt: skip
 """What is registered with Django."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 
 class LedgerError(Exception):
     """Root of what the ledger raises on purpose.
@@ -107,6 +109,36 @@ class TaskNotFound(LedgerError):
 
     def __init__(self, task_id: object) -> None:
         super().__init__(f"There is no task {task_id}.")
+
+
+class TaskRemoved(TaskNotFound):
+    """There was such a task; it is gone by the site's retention. `at` is when, `days` after its
+    end."""
+
+    code = "task_removed"
+    status = 410
+
+    def __init__(self, task_id: object, at: dt.datetime, days: float) -> None:
+        LedgerError.__init__(
+            self,
+            f"The task {task_id} was removed by retention on {at:%Y-%m-%d %H:%M} UTC, {days:g} "
+            "days after its end. The audit log keeps what it was.",
+        )
+
+
+class ContentsRemoved(LedgerError):
+    """The contents of the task are gone by the site's retention."""
+
+    code = "contents_removed"
+    status = 409
+
+    def __init__(self) -> None:
+        super().__init__(CONTENTS_REMOVED)
+
+
+CONTENTS_REMOVED = (
+    "Its contents were removed by retention, so it can't go on or be copied; submit a new task."
+)
 
 
 class NotFound(LedgerError):

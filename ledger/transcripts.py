@@ -17,14 +17,14 @@ from django.db.models import QuerySet, Sum
 from ledger import artifacts, queries, states
 from ledger.bounds import MESSAGE, WITHDRAWN
 from ledger.conf import format_money
-from ledger.errors import LedgerError, TaskNotFound
+from ledger.errors import LedgerError
 from ledger.models import Approval, Artifact, Effect, Signal, StepOutput, Task
 from ledger.models.approvals import QUESTION
 from ledger.models.effects import INTENT
 from ledger.queries.effects import OWN, name_state
 from ledger.queries.handoffs import read_told
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, read_seq
-from ledger.queries.seen import require_payload, see_tasks
+from ledger.queries.seen import explain_missing, require_payload, see_tasks
 from ledger.transitions.mailbox import read_last_stored
 from ledger.transitions.steering import read_text
 from ledger.turns import KEY
@@ -222,10 +222,13 @@ def read_doing(task_id: UUID) -> tuple[Task, list[Doing]]:
 
     Raises TaskNotFound, NotAllowed.
     """
-    columns = "status status_reason revision fence lease_owner step_name turn round title workflow"
+    columns = (
+        "status status_reason revision fence lease_owner step_name turn round title workflow "
+        "thinned_at thinned_days"
+    )
     row = see_tasks().filter(pk=task_id).only(*columns.split()).first()
     if row is None:
-        raise TaskNotFound(task_id)
+        raise explain_missing(task_id)
     require_payload()
     if row.status != states.RUNNING:
         return row, []

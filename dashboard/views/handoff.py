@@ -33,6 +33,7 @@ def show_handoff(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     before = next((one["shown"] for one in told if one["shown"]), "")
     context = {
         "section": "tasks",
+        "row": row,
         "task": {"id": row.pk, "name": row.title or row.workflow},
         "text": text,
         "tokens": count_tokens(text),

@@ -71,6 +71,7 @@ def render_record(
     unit = context.get("unit") if OPERATE in request.scopes else None
     more = {
         "edits": offer_edit(task, unit) if unit else [],
+        "row": task,
         "task": {"id": task.pk, "name": task.title or task.workflow},
         "section": "tasks",
         "before": rows[-1]["seq"] if len(rows) == PAGE else None,

@@ -54,6 +54,7 @@ def show_log(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     wish = {"level": level, "q": words}
     context = {
         "section": "tasks",
+        "row": row,
         "task": {"id": row.pk, "name": row.title or row.workflow},
         "log": found,
         "running": running,

@@ -23,6 +23,7 @@ from ledger.access import OPERATE, PAYLOAD, READ
 from ledger.errors import UnknownWorkflow
 from ledger.models import Task
 from ledger.queries.spans import WORK
+from ledger.transitions.visits import note_seen
 
 TEMPLATE = "dashboard/task.html"
 EVENTS_SHOWN = 20
@@ -73,6 +74,8 @@ def render_task(
     """
     polled = row is not None
     row = row or queries.find_task(task_id)
+    if not polled:
+        note_seen(row)
     wish = read_wish(request)
     context = load_moving(row, wish, fleet or load_fleet_for(row))
     context |= load_rest(context, wish)

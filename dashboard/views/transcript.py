@@ -35,6 +35,7 @@ def show_transcript(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     look = words.LOOKS[row.status]
     context = {
         "section": "tasks",
+        "row": row,
         "task": {"id": row.pk, "name": row.title or row.workflow, "step": row.step_name,
                  "turn": row.turn},
         "turns": shown,

@@ -145,6 +145,11 @@ class Task(models.Model):
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     updated_at = models.DateTimeField()
+    # When a person first opened its page after its end: what gave up is kept until then.
+    seen_at = models.DateTimeField(null=True, blank=True)
+    # By retention: since when its contents are going, and, once they are gone, after how many days.
+    thinned_at = models.DateTimeField(null=True, blank=True)
+    thinned_days = models.FloatField(null=True, blank=True)
 
     class Meta:
         db_table = "longwatch_task"

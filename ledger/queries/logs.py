@@ -13,9 +13,9 @@ from uuid import UUID
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
 from ledger import blobs, states
-from ledger.errors import InvalidInput, LedgerError, NotFound, TaskNotFound
+from ledger.errors import InvalidInput, LedgerError, NotFound
 from ledger.models import Artifact, Event, LiveLog, StepOutput, Task
-from ledger.queries.seen import require_payload, see_artifacts, see_tasks
+from ledger.queries.seen import explain_missing, require_payload, see_artifacts, see_tasks
 from ledger.unitlog import LOG_TYPE, read_after
 
 RUNNING, DONE = "running", "done"
@@ -112,10 +112,11 @@ def _show_log(task: Task, attempt: Attempt, after: int, whole: bool) -> dict[str
 
 
 def _find_task(task_id: UUID) -> Task:
-    columns = ("status", "fence", "step_name", "turn", "title", "workflow")
+    columns = ("status", "fence", "step_name", "turn", "title", "workflow", "thinned_at",
+               "thinned_days")  # fmt: skip
     task = see_tasks().filter(pk=task_id).only(*columns).first()
     if task is None:
-        raise TaskNotFound(task_id)
+        raise explain_missing(task_id)
     require_payload()
     return task
 

@@ -13,13 +13,13 @@ from django.db.models import Count, F, Sum
 
 from ledger import clock, conf, states
 from ledger.conf import format_money
-from ledger.errors import NotFound, TaskNotFound
+from ledger.errors import NotFound
 from ledger.models import Event, StepOutput, Task
 from ledger.models.approvals import OPEN
 from ledger.queries.filters import IsStalled
 from ledger.queries.fleet import Fleet, load_fleet
 from ledger.queries.history import show_event, show_outputs
-from ledger.queries.seen import hide_text, see_approvals, see_tasks
+from ledger.queries.seen import explain_missing, hide_text, see_approvals, see_tasks
 from ledger.queries.tasks import COUNT_CAP
 
 STOP_AFTER = 10.0
@@ -48,7 +48,7 @@ def read_tag(task_id: UUID) -> str:
     rows = see_tasks().annotate(stalled=IsStalled(), read_at=clock.now()).only(*columns)
     row = rows.filter(pk=task_id).first()
     if row is None:
-        raise TaskNotFound(task_id)
+        raise explain_missing(task_id)
     return make_tag(row)
 
 

@@ -12,9 +12,10 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from ledger.calls import read_call, sees_payload
-from ledger.errors import NotAllowed
-from ledger.models import Approval, Artifact, Task
+from ledger.auditing import REMOVED_TASK
+from ledger.calls import read_call, sees_lane, sees_payload
+from ledger.errors import NotAllowed, TaskNotFound, TaskRemoved
+from ledger.models import Approval, Artifact, AuditEntry, Task
 
 HIDDEN = "(not shown without the permission payload)"
 
@@ -36,6 +37,15 @@ def see_tasks() -> QuerySet[Task]:
     """The tasks of the caller's lanes."""
     lanes = read_call().lanes
     return Task.objects.all() if lanes is None else Task.objects.filter(lane__in=lanes)
+
+
+def explain_missing(task_id: UUID) -> TaskNotFound:
+    """Why there is no such task for the caller: retention deleted it, or there never was one."""
+    kept = AuditEntry.objects.filter(task=task_id, action=REMOVED_TASK)
+    found = kept.values_list("at", "before__lane", "after__days").first()
+    if found is None or not sees_lane(found[1]):
+        return TaskNotFound(task_id)
+    return TaskRemoved(task_id, found[0], found[2])
 
 
 def see_approvals() -> QuerySet[Approval]:
@@ -102,16 +112,22 @@ def hide_text(text: str) -> str:
 
 def hide_error(error: dict[str, Any] | None) -> dict[str, Any] | None:
     """An error without its text: its type, and where it happened."""
-    if error is None or sees_payload():
-        return error
+    return error if error is None or sees_payload() else drop_text(error)
+
+
+def drop_text(error: Mapping[str, Any]) -> dict[str, Any]:
+    """The same whoever asks."""
     kept = ("type", "step", "turn", "attempt")
     return {name: error[name] for name in kept if name in error} | {"message": HIDDEN}
 
 
 def hide_data(data: dict[str, Any]) -> dict[str, Any]:
     """An event's data without contents."""
-    if sees_payload():
-        return data
+    return data if sees_payload() else drop_contents(data)
+
+
+def drop_contents(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same whoever asks."""
     shown = {name: value for name, value in data.items() if name in OPEN_DATA}
     if data.get("delay") is not None:  # of a RetryLater, so in the step's own words
         shown["why"] = HIDDEN
@@ -120,4 +136,4 @@ def hide_data(data: dict[str, Any]) -> dict[str, Any]:
     for name in ("before", "after"):
         if isinstance(given := data.get(name), Mapping):
             shown[name] = {key: given[key] for key in given.keys() & OPEN_COLUMNS}
-    return shown | ({"error": hide_error(data["error"])} if data.get("error") else {})
+    return shown | ({"error": drop_text(data["error"])} if data.get("error") else {})

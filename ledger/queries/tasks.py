@@ -15,13 +15,12 @@ from django.db.models import Case, CharField, Count, Expression, Value, When
 from ledger import clock, states
 from ledger.canonical import clean_text
 from ledger.conf import format_money
-from ledger.errors import TaskNotFound
 from ledger.limits import describe_limits, describe_reserved, describe_used
 from ledger.models import Task
 from ledger.queries.filters import IsStalled, TaskFilter
 from ledger.queries.fleet import Fleet, load_fleet
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, page_newest
-from ledger.queries.seen import hide_error, hide_text, hide_value, see_tasks
+from ledger.queries.seen import explain_missing, hide_error, hide_text, hide_value, see_tasks
 
 COUNT_CAP = 10_000
 """A status is counted no further: an exact count of old rows would become the costliest query."""
@@ -61,7 +60,7 @@ def find_task(task_id: UUID) -> Task:
     rows = see_tasks().annotate(stalled=IsStalled(), read_at=clock.now())
     row = rows.filter(pk=task_id).first()
     if row is None:
-        raise TaskNotFound(task_id)
+        raise explain_missing(task_id)
     return row
 
 
@@ -102,7 +101,7 @@ def read_revision(task_id: UUID) -> int:
     """The revision alone: what a long poll asks for. Raises TaskNotFound."""
     revision = see_tasks().filter(pk=task_id).values_list("revision", flat=True).first()
     if revision is None:
-        raise TaskNotFound(task_id)
+        raise explain_missing(task_id)
     return revision
 
 
@@ -208,6 +207,7 @@ def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]
         "started_at": row.started_at,
         "updated_at": row.updated_at,
         "finished_at": row.finished_at,
+        "contents_removed": _show_thinned(row),
     }
     if not brief:
         shown |= {
@@ -221,6 +221,14 @@ def task_json(row: Task, fleet: Fleet, *, brief: bool = False) -> dict[str, Any]
 def _name_unit(row: Task) -> str:
     """A claim leaves no reason, but what runs may be a compensation."""
     return "" if row.ending is None else states.COMPENSATING
+
+
+def _show_thinned(row: Task) -> dict[str, Any] | None:
+    """That retention took the contents of the task, when, and how many days after its end (null
+    while it is at it)."""
+    if row.thinned_at is None:
+        return None
+    return {"at": row.thinned_at, "days": row.thinned_days}
 
 
 def _show_claimable(row: Task, fleet: Fleet) -> dict[str, Any]:

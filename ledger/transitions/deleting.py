@@ -1,28 +1,33 @@
-"""Delete the demo's tasks: finished ones that nothing else stands on. No other task is deleted.
+"""Delete tasks: the demo's on somebody's click, others by the rules of retention; finished ones
+that nothing else stands on.
 
 The audit log keeps what each was and had spent. Files stay until `collecting` finds them unnamed.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import IntegrityError
 from django.db.models import F, ProtectedError, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
-from ledger import hours, states, tallies
-from ledger.auditing import write_entry
+from ledger import clock, hours, sql, states, tallies
+from ledger.auditing import REMOVED_TASK, make_entry, write_entry
 from ledger.calls import sees_lane
 from ledger.errors import TaskNotFound
 from ledger.events import Actor
+from ledger.keeping import REMOVED, say_why, strip_value
 from ledger.limits import describe_used
 from ledger.models import (
     Approval,
     ApprovalLook,
     ApprovalVote,
     Artifact,
+    AuditEntry,
     Effect,
     Event,
     Handoff,
@@ -34,7 +39,7 @@ from ledger.models import (
     Task,
 )
 from ledger.queries.seen import see_tasks
-from ledger.transitions.moves import lock_task
+from ledger.transitions.moves import lock_task, skip_locked
 from ledger.transitions.operators import check_reason
 
 DEMO = Actor("cli", "demo")
@@ -110,6 +115,97 @@ def _delete_rows(task: Task) -> None:
         table._default_manager.filter(task=task).delete()
     hours.note_change(task.finished_at)
     task.delete()
+
+
+BULKY = (Handoff, LiveLog, Spend, Event, StepOutput)
+"""What goes first, some rows a transaction; the rest goes with the task and the entry on it."""
+
+ROWS = 500
+LISTED = 200
+"""Decisions, and effects, that the audit log names of one task."""
+
+
+def list_free(ids: Sequence[UUID], now: dt.datetime) -> list[UUID]:
+    """Those of the tasks that no task names as its parent or original, and that spent nothing this
+    month: a lane's budget is a sum over what is on record."""
+    kept = {key for pair in Task.objects.filter(Q(parent__in=ids) | Q(copied_from__in=ids))
+            .values_list("parent", "copied_from") for key in pair}  # fmt: skip
+    month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    spent = Spend.objects.filter(task__in=ids, at__gte=month).values_list("task", flat=True)
+    kept |= set(spent.distinct())
+    return [key for key in ids if key not in kept]
+
+
+def delete_rows(ids: Sequence[UUID]) -> Iterator[int]:
+    """The many rows of tasks that are to be deleted; yields after each transaction its number."""
+    for table in BULKY:
+        keys = list(table._default_manager.filter(task__in=ids).values_list("pk", flat=True))
+        for start in range(0, len(keys), ROWS):
+            yield table._default_manager.filter(pk__in=keys[start : start + ROWS]).delete()[0]
+
+
+def delete_tasks(ids: Sequence[UUID], days: float, actor: Actor) -> int:
+    """The tasks themselves, `days` after their end, each with an entry of its own on the audit log
+    that keeps proof of what it was; returns how many. One that something names stays."""
+    try:
+        with sql.atomic():
+            held = list(skip_locked(Task.objects.filter(pk__in=ids)))
+            proofs = _prove([task.pk for task in held])
+            AuditEntry.objects.bulk_create(
+                make_entry(
+                    actor, REMOVED_TASK, f"task:{task.pk}", task=task.pk, reason=say_why(days),
+                    before=_describe(task) | proofs[task.pk], after={"days": days},
+                )
+                for task in held
+            )  # fmt: skip
+            keys = [task.pk for task in held]
+            for of_approval in (ApprovalLook, ApprovalVote):
+                of_approval.objects.filter(approval__task__in=keys).delete()
+            for table in (*OWN, Effect):
+                table._default_manager.filter(task__in=keys).delete()
+            recent = clock.read() - dt.timedelta(hours=hours.KEPT + 1)
+            ends = [task.finished_at for task in held if task.finished_at]
+            hours.note_change(*(end for end in ends if end > recent))
+            Task.objects.filter(pk__in=keys).delete()
+            return len(keys)
+    except (ProtectedError, IntegrityError):
+        return sum(delete_tasks([key], days, actor) for key in ids) if len(ids) > 1 else 0
+
+
+def _describe(task: Task) -> dict[str, Any]:
+    """What the audit log keeps of a task that was removed."""
+    names = (
+        "title workflow workflow_version lane status status_reason submitted_by idempotency_key "
+        "body_digest round"
+    )
+    values = {name: strip_value(getattr(task, name), 0) for name in ("input", "result")}
+    return {name: getattr(task, name) for name in names.split()} | {
+        "used": describe_used(task),
+        "created_at": task.created_at.isoformat(),
+        "finished_at": task.finished_at and task.finished_at.isoformat(),
+        **{f"{name}_sha256": value[REMOVED]["sha256"] for name, value in values.items() if value},
+    }
+
+
+def _prove(ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
+    """Decisions of people, and the keys of effects, by task."""
+    found: dict[UUID, dict[str, Any]] = {key: {"decisions": [], "effects": []} for key in ids}
+    asked = Approval.objects.filter(task__in=ids).order_by("requested_at", "id")
+    for row in asked.defer("body", "payload", "form", "proposal"):
+        found[row.task_id]["decisions"].append(
+            {
+                "approval": str(row.pk), "step": row.step, "turn": row.turn, "status": row.status,
+                "digest": row.digest, "decided_by": row.decided_by,
+                "decided_at": row.decided_at and row.decided_at.isoformat(),
+            }
+        )  # fmt: skip
+    for effect in Effect.objects.filter(task__in=ids).order_by("id").defer("args", "result"):
+        found[effect.task_id]["effects"].append(
+            {"key": effect.key, "status": effect.status, "fingerprint": effect.fingerprint}
+        )
+    return {
+        key: {name: many[:LISTED] for name, many in lists.items()} for key, lists in found.items()
+    }
 
 
 def find_obstacle(task: Task) -> str:

@@ -11,7 +11,7 @@ from django.db.models import Q
 from ledger import auditing, canonical, queries, states, uploads
 from ledger.artifacts import VALUE_TYPE
 from ledger.concurrency import read_key_columns
-from ledger.errors import InvalidInput, StaleRevision
+from ledger.errors import ContentsRemoved, InvalidInput, StaleRevision
 from ledger.events import Actor, record_event
 from ledger.ids import make_id
 from ledger.models import Approval, Artifact, Task
@@ -61,9 +61,9 @@ def fork_task(
     its workflow's version, any step of which will do. The same `key` and body give the same copy:
     returns (task, created).
 
-    Raises TaskNotFound, UnknownWorkflow, UnknownStep, StaleRevision, IdempotencyConflict, and
-    InvalidInput where the step is not reached, comes after an effect that is undone, or people had
-    agreed to another input or version.
+    Raises TaskNotFound, ContentsRemoved, UnknownWorkflow, UnknownStep, StaleRevision,
+    IdempotencyConflict, and InvalidInput where the step is not reached, comes after an effect that
+    is undone, or people had agreed to another input or version.
     """
     check_reason(reason)
     source = queries.find_task(UUID(str(task_id)))
@@ -77,6 +77,8 @@ def fork_task(
     found = find_same(columns)
     if found is not None:
         return found, False
+    if source.thinned_at is not None:
+        raise ContentsRemoved
     changed = input is not None or workflow.version != source.workflow_version
     if changed:
         new = check_input(workflow, source.input if input is None else input)
@@ -86,6 +88,8 @@ def fork_task(
     stand = read_stand(source.pk, before)
     uploads.keep_named([source.input, input])
     with lock_task(source.pk, revision) as (task, now):
+        if task.thinned_at is not None:
+            raise ContentsRemoved
         check_stand(task, before, stand, source.revision)
         if _find_place(task, workflow, index) != place:
             raise StaleRevision(source.revision, task.revision)

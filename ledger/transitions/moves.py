@@ -15,6 +15,7 @@ from ledger import auditing, clock, conf, hours, sql, states
 from ledger.calls import sees_lane
 from ledger.errors import (
     AlreadySettled,
+    ContentsRemoved,
     InvalidInput,
     LeaseLost,
     StaleRevision,
@@ -156,7 +157,7 @@ def move_task(
 
     Lease, fence, wall clock, finish time, rank and wake-up follow from source and target;
     `fields` are the edge's own columns. Events come before, so that their numbers are stored.
-    Raises WrongStatus when the diagram has no such arrow.
+    Raises WrongStatus when the diagram has no such arrow, ContentsRemoved for what retention took.
     """
     if not states.allow_edge(edge, task.status, target):
         raise WrongStatus(edge.replace("_", " "), task.status)
@@ -170,6 +171,8 @@ def move_task(
     if target in states.FINISHED:
         columns |= {"finished_at": now, **NO_FLAGS}
     elif task.status in states.FINISHED:
+        if task.thinned_at is not None:
+            raise ContentsRemoved
         columns["finished_at"] = None
         hours.note_change(task.finished_at)
     if target == states.QUEUED and task.status != states.QUEUED:

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef, Q, Subquery
 
 from ledger import conf, queries, states
-from ledger.errors import InvalidInput, NotEditable, NotFound
+from ledger.errors import CONTENTS_REMOVED, ContentsRemoved, InvalidInput, NotEditable, NotFound
 from ledger.events import Actor, record_event, shorten_values
 from ledger.models import Approval, Effect, StepOutput, Task
 from ledger.models.approvals import QUESTION
@@ -63,6 +63,8 @@ def edit_output(
         raise InvalidInput("output", "takes a JSON object")
     check_value("output", output, conf.load().inline_output_bytes)
     seen = queries.find_task(UUID(str(task_id)))
+    if seen.thinned_at is not None:
+        raise ContentsRemoved
     row = StepOutput.objects.filter(task=seen, seq=seq).defer("log_tail").first()
     if row is None:
         raise NotFound("output", seq)
@@ -98,6 +100,8 @@ def edit_output(
 
 def explain_obstacle(task: Task, seq: int) -> str:
     """Why the output `seq` can't be edited, as a sentence; empty when it can, or is not there."""
+    if task.thinned_at is not None:
+        return CONTENTS_REMOVED
     if task.status in states.FINAL:
         return FORK_HINT
     why = find_obstacle(task, seq)

@@ -6,9 +6,11 @@ import datetime as dt
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from ledger import clock
+from django.db.models import F, Q
+
+from ledger import clock, states
 from ledger.events import Actor
-from ledger.models import ApprovalLook, Visit
+from ledger.models import ApprovalLook, Task, Visit
 
 AWAY_SECONDS: Final = 1_800.0
 """Who did not look for so long was away."""
@@ -55,3 +57,12 @@ def note_look(approval_id: UUID, actor: Actor) -> None:
     ApprovalLook.objects.bulk_create(
         [look], update_conflicts=True, unique_fields=["approval", "by"], update_fields=["at"]
     )
+
+
+def note_seen(task: Task) -> None:
+    """A person opens the page of a task that gave up: from then on retention may take it. Written
+    once for each time that it gives up; no revision, as nothing that is shown changes."""
+    seen = task.seen_at is not None and task.finished_at is not None
+    if task.status == states.DEAD and not (seen and task.seen_at >= task.finished_at):  # type: ignore[operator]
+        unseen = Q(seen_at=None) | Q(seen_at__lt=F("finished_at"))
+        Task.objects.filter(unseen, pk=task.pk, status=states.DEAD).update(seen_at=clock.now())

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from ledger import conf, uploads
+from ledger import conf, forgetting, uploads
 from ledger.collecting import GRACE, NotCollectable, collect_files
 from ledger.management.terminal import LedgerCommand, find_actor
 from ledger.retention import expire_artifacts
@@ -36,6 +36,7 @@ class Command(LedgerCommand):
                     f"{expired.of_tasks} artifacts and {expired.uploads} uploads have expired"
                 )
         try:
+            self._apply_rules(options["verbosity"])
             files, size, young = collect_files(options["hours"] * 3600)
         except NotCollectable:
             if not options["verbosity"]:  # the one that comes by itself
@@ -43,3 +44,10 @@ class Command(LedgerCommand):
             raise
         if options["verbosity"]:
             self.stdout.write(f"{files} files removed, {size} bytes; {young} are too young")
+
+    def _apply_rules(self, verbosity: int) -> None:
+        """Those of LONGWATCH_RETENTION, for half of the time until the next time."""
+        hours = conf.load().collect_hours or 24.0
+        gone = forgetting.forget(find_actor(), seconds=1800 * hours)
+        if verbosity and gone.numbers:
+            self.stdout.write(forgetting.describe(gone))

@@ -1,0 +1,210 @@
+"""The rules of retention, applied: one walk over what is over, the oldest first, in short steps.
+
+Everything may be killed at any instant, and run again: what is done is not done twice, and what was
+begun is finished by the next pass. Nothing here is in a hurry: after each transaction it sleeps for
+as long as that took, so that whoever works gets half of the database at least.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from django.db.models import Q
+
+from ledger import clock, states
+from ledger.collecting import being_alone
+from ledger.events import Actor
+from ledger.keeping import Rule, find_rule, read_rules
+from ledger.models import AuditEntry, Task
+from ledger.transitions import deleting, thinning
+
+CONTENTS: Final = "contents"
+TASKS: Final = "tasks"
+"""What goes."""
+
+UNSEEN: Final = "unseen"
+NEEDED: Final = "needed"
+"""Why a task stays: nobody has looked at it since it gave up; others need it, or it spent money
+this month."""
+
+PAGE: Final = 1_000
+BATCH: Final = 50
+"""Tasks of one look at the index, and of one transaction."""
+
+UNITS: Final = 500
+"""Of the tasks of one batch together; a larger task is a batch of its own."""
+
+
+class Row(NamedTuple):
+    """What is read of each task that is over."""
+
+    id: UUID
+    finished_at: dt.datetime
+    lane: str
+    workflow: str
+    status: str
+    used_units: int
+    thinned_days: float | None
+    seen_at: dt.datetime | None
+
+
+class Batch(NamedTuple):
+    """Tasks to which the same happens, and how many days after their end."""
+
+    what: str
+    days: float
+    ids: list[UUID]
+
+
+class Forgotten(NamedTuple):
+    """How many tasks lost their contents, went, or stay and why; and whether time was up."""
+
+    numbers: Counter[str]
+    more: bool
+
+
+def forget(actor: Actor, *, seconds: float = float("inf"), dry: bool = False) -> Forgotten:
+    """Apply the rules for at most `seconds`; `dry` only counts what would go.
+
+    Raises NotCollectable beside another one, ImproperlyConfigured for rules that can't be read.
+    """
+    rules, until = read_rules(), time.monotonic() + seconds
+    numbers: Counter[str] = Counter()
+    if not rules:
+        return Forgotten(numbers, False)
+    now = clock.read()
+    if dry:
+        for batch in list_batches(rules, now, numbers):
+            numbers[batch.what] += len(_count_free(batch, now, numbers))
+        return Forgotten(numbers, False)
+    with being_alone():
+        for batch in list_batches(rules, now, numbers):
+            for _ in _take(batch, now, numbers, actor):
+                if time.monotonic() > until:
+                    return Forgotten(numbers, True)
+    return Forgotten(numbers, False)
+
+
+def describe(gone: Forgotten) -> str:
+    """In one line, for people."""
+    numbers = gone.numbers
+    text = (
+        f"contents of {numbers[CONTENTS]:,} tasks and {numbers[TASKS]:,} whole tasks; "
+        f"{numbers[UNSEEN]:,} that gave up wait to be looked at, {numbers[NEEDED]:,} are needed by "
+        "others, or spent money this month"
+    )
+    return f"{text}; time was up, the next run goes on" if gone.more else text
+
+
+def list_batches(rules: Sequence[Rule], now: dt.datetime, numbers: Counter[str]) -> Iterator[Batch]:
+    """What is due, in the order of the ends; what nobody has looked at is counted."""
+    open_: dict[tuple[str, float], list[Row]] = {}
+    for row in _list_over(rules, now):
+        rule = find_rule(list(rules), row.lane, row.workflow, row.status)
+        if rule is None or not (key := _choose(rule, row, now)):
+            continue
+        if row.status == states.DEAD and (row.seen_at is None or row.seen_at < row.finished_at):
+            numbers[UNSEEN] += 1
+            continue
+        rows = open_.setdefault(key, [])
+        rows.append(row)
+        if len(rows) >= BATCH or sum(one.used_units for one in rows) >= UNITS:
+            yield Batch(*key, [one.id for one in open_.pop(key)])
+    for key, rows in open_.items():
+        yield Batch(*key, [one.id for one in rows])
+
+
+def _choose(rule: Rule, row: Row, now: dt.datetime) -> tuple[str, float] | None:
+    """What is due for the task, and after how many days."""
+    payload, task = rule.days
+    age = (now - row.finished_at).total_seconds() / 86_400
+    if age > task:
+        return TASKS, task
+    return (CONTENTS, payload) if age > payload and row.thinned_days is None else None
+
+
+def _list_over(rules: Sequence[Rule], now: dt.datetime) -> Iterator[Row]:
+    """What is old enough for any rule, over the index on the end."""
+    contents = find_cutoff(now, min(min(rule.days) for rule in rules))
+    tasks = find_cutoff(now, min(rule.days[1] for rule in rules))
+    old = Task.objects.filter(finished_at__lt=contents)
+    old = old.filter(Q(thinned_days=None) | Q(finished_at__lt=tasks))
+    rows = old.order_by("finished_at", "id").values_list(*Row._fields)
+    last: Row | None = None
+    while True:
+        after = Q()
+        if last is not None:
+            after = Q(finished_at__gt=last.finished_at) | Q(
+                finished_at=last.finished_at, id__gt=last.id
+            )
+            after &= Q(finished_at__gte=last.finished_at)  # where the index is entered
+        found = [Row(*row) for row in rows.filter(after)[:PAGE]]
+        yield from found
+        if len(found) < PAGE:
+            return
+        last = found[-1]
+
+
+def find_cutoff(now: dt.datetime, days: float) -> dt.datetime:
+    """So many days before `now`; the beginning of time for endless ones."""
+    if days == float("inf"):
+        return dt.datetime.min.replace(tzinfo=dt.UTC) + dt.timedelta(days=2)
+    return now - dt.timedelta(days=days)
+
+
+def _count_free(batch: Batch, now: dt.datetime, numbers: Counter[str]) -> list[UUID]:
+    """Those of a batch that would go."""
+    cutoff = find_cutoff(now, batch.days)
+    tasks = list(Task.objects.filter(pk__in=batch.ids).only("id", "parent_id"))
+    needed = thinning.find_needed(tasks, cutoff)
+    free = [key for key in batch.ids if key not in needed]
+    if batch.what == TASKS:
+        free = deleting.list_free(free, now)
+    numbers[NEEDED] += len(batch.ids) - len(free)
+    return free
+
+
+def _take(batch: Batch, now: dt.datetime, numbers: Counter[str], actor: Actor) -> Iterator[None]:
+    """Do it; yields, and sleeps, after each transaction."""
+    pace = _Pace()
+    free = deleting.list_free(batch.ids, now) if batch.what == TASKS else batch.ids
+    free = thinning.mark_tasks(free, find_cutoff(now, batch.days))  # from here on nobody joins
+    numbers[NEEDED] += len(batch.ids) - len(free)
+    if not free:
+        return
+    pace.rest()
+    yield
+    if batch.what == TASKS:
+        audits = thinning.strip_tasks(free, batch.days, [AuditEntry])
+        rows: Iterator[int] = itertools.chain(audits, deleting.delete_rows(free))
+    else:
+        rows = thinning.strip_tasks(free, batch.days)
+    for written in rows:
+        if written:
+            pace.rest()
+            yield
+    if batch.what == TASKS:
+        numbers[TASKS] += deleting.delete_tasks(free, batch.days, actor)
+    else:
+        thinning.end_thinning(free, batch.days, actor)
+        numbers[CONTENTS] += len(free)
+    pace.rest()
+    yield
+
+
+class _Pace:
+    """Sleeps for as long as was worked since the last time."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def rest(self) -> None:
+        """Let others go first."""
+        time.sleep(min(1.0, time.monotonic() - self._since))
+        self._since = time.monotonic()
