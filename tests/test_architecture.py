@@ -26,7 +26,7 @@ DELETES: dict[str, str] = {
     "ledger/hours.py": "sums of hours, which are made of tasks that stay; notes that were heeded",
     "ledger/livelogs.py": "what was written for followers; the log is kept with its attempt",
     "ledger/management/checking.py": "the rows of ledger_check's own reserved workflow",
-    "ledger/transitions/deleting.py": "finished tasks, the demo's or by rule, what they were is audited",
+    "ledger/transitions/deleting.py": "finished tasks, by click or rule; what they were is audited",
     "ledger/transitions/views.py": "a person's own saved view, what it was is audited",
     "ledger/uploads.py": "uploads in pieces that ended or were left; pieces of finished ones",
     "ledger/collecting.py": "rows of blobs whose bytes nothing names any more",

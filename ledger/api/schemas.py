@@ -87,16 +87,11 @@ class EndingOut(BaseModel):
     reason: str
 
 
-class RemovedOut(BaseModel):
-    """When retention took the contents of a task, and how many days after its end (null while it is
-    at it). What stands in their place is `{"$removed": {sha256, size, why}}`."""
-
-    at: dt.datetime
-    days: float | None
-
-
 class TaskBrief(BaseModel):
-    """A task as lists show it: all but `input`, `progress` and `result`."""
+    """A task as lists show it: all but `input`, `progress` and `result`.
+
+    `contents_removed` is `{at, days}` once retention took its contents, `days` after its end.
+    """
 
     id: UUID
     workflow: str
@@ -138,7 +133,7 @@ class TaskBrief(BaseModel):
     started_at: dt.datetime | None
     updated_at: dt.datetime
     finished_at: dt.datetime | None
-    contents_removed: RemovedOut | None
+    contents_removed: dict[str, Any] | None
 
 
 class TaskOut(TaskBrief):

@@ -1,0 +1,44 @@
+"""`manage.py storage` tells what the ledger takes of the disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+
+from tests.crash.past import fill_past
+
+pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
+
+
+def test_every_table_and_a_task_of_each_workflow_is_measured(
+    settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.LONGWATCH_VAR = str(tmp_path / "var")
+    settings.LONGWATCH_ARTIFACTS = str(tmp_path / "artifacts")
+    fill_past(300, days=1, steps=4)
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE longwatch_task, longwatch_step_output, longwatch_artifact")
+    call_command("storage", json=True)
+    shown = json.loads(capsys.readouterr().out)
+    tables = {table["name"]: table for table in shown["tables"]}
+    assert tables["longwatch_task"]["rows"] == 300
+    outputs = tables["longwatch_step_output"]
+    assert outputs["rows"] == 1200
+    text = 8 * len("some 300 bytes of what a step leaves ")
+    assert 1200 * text < outputs["size"] < 1200 * (text + 1000)
+    assert outputs["indexes"] > 1200 * 16
+    (flow,) = shown["workflows"]
+    assert (flow["workflow"], flow["tasks"], flow["units"]) == ("past", 200, 4)
+    assert 4 * text < flow["rows"] < 4 * (text + 2000) + 6000
+    assert flow["files"] == sum(len(f"of s{n}") for n in range(4))
+    assert shown["files"]["number"] == 4
+    call_command("storage")
+    said = capsys.readouterr().out
+    assert "longwatch_step_output" in said
+    assert "past" in said.splitlines()[-1]
