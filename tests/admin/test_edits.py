@@ -349,7 +349,7 @@ def test_every_column_of_a_task_is_editable_or_has_a_reason_not_to_be() -> None:
         "copied_from", "children_open", "ending",
         "cascade_upto", "waits", "concurrency_key", "concurrency_limit", "held_key",
             "event_seq", "revision", "beat", "created_at", "started_at",
-        "finished_at", "updated_at",
+        "finished_at", "updated_at", "seen_at", "thinned_at", "thinned_days",
     }  # fmt: skip
     names = {field.name for field in Task._meta.concrete_fields}
     assert names == follows | set(edits.EDITABLE)

@@ -35,6 +35,8 @@ def fill_past(count: int, days: float, steps: int = 10) -> UUID:
     with registered(flow):
         ended = run(flow, {"of": "long ago", "text": "x" * 200})
     assert ended.status == "completed", ended.task
+    end = clock.now(-days * DAY)
+    Task.objects.filter(pk=ended.id).update(finished_at=end, created_at=end, started_at=end)
     copy_task(ended.id, count - 1, days)
     return ended.id
 
