@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from ledger.management.measuring import measure_files, measure_tables, measure_workflows
 from ledger.management.terminal import LedgerCommand
-from ledger.queries.storage import measure_files, measure_tables, measure_workflows
 
 
 class Command(LedgerCommand):
