@@ -24,8 +24,8 @@ from tests.outages.test_migrate import Submissions
 from tests.test_store_trouble import Disk
 
 PROOF = bool(os.environ.get("LONGWATCH_TEST_PROOF"))
-PAST = int(os.environ.get("LONGWATCH_TEST_PAST", "1_000_000" if PROOF else "300"))
-FILES = 60
+PAST = int(os.environ.get("LONGWATCH_TEST_PAST", "1_000_000" if PROOF else "120"))
+FILES = 30
 
 pytestmark = [
     pytest.mark.both_databases,
