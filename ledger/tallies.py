@@ -132,6 +132,16 @@ def keep_task(task_id: UUID) -> None:
     _store(sums)
 
 
+def find_uncounted(task_ids: Sequence[UUID]) -> set[UUID]:
+    """Those of the tasks of which something is not in the totals yet."""
+    sums, found = _read_stored(), set[UUID]()
+    for source in _SOURCES:
+        first = sums.read(_CURSOR, source.__name__)
+        rows = source._default_manager.filter(task__in=task_ids, pk__gt=first).order_by()
+        found |= set(rows.values_list("task", flat=True).distinct())
+    return found
+
+
 def _add_to_marks(sums: _Sums) -> bool:
     """Whether there was anything up to them."""
     done = False

@@ -137,9 +137,14 @@ def list_free(ids: Sequence[UUID], now: dt.datetime) -> list[UUID]:
 
 
 def delete_rows(ids: Sequence[UUID]) -> Iterator[int]:
-    """The many rows of tasks that are to be deleted; yields after each transaction its number."""
+    """The many rows of tasks that are to be deleted; yields after each transaction its number.
+
+    What is not in the totals yet goes with its task: `delete_tasks` adds it to them.
+    """
+    late = tallies.find_uncounted(ids)
+    counted = [key for key in ids if key not in late]
     for table in BULKY:
-        keys = list(table._default_manager.filter(task__in=ids).values_list("pk", flat=True))
+        keys = list(table._default_manager.filter(task__in=counted).values_list("pk", flat=True))
         for start in range(0, len(keys), ROWS):
             yield table._default_manager.filter(pk__in=keys[start : start + ROWS]).delete()[0]
 
@@ -150,7 +155,10 @@ def delete_tasks(ids: Sequence[UUID], days: float, actor: Actor) -> int:
     try:
         with sql.atomic():
             held = list(skip_locked(Task.objects.filter(pk__in=ids)))
-            proofs = _prove([task.pk for task in held])
+            keys = [task.pk for task in held]
+            proofs = _prove(keys)
+            for key in tallies.find_uncounted(keys):
+                tallies.keep_task(key)
             AuditEntry.objects.bulk_create(
                 make_entry(
                     actor, REMOVED_TASK, f"task:{task.pk}", task=task.pk, reason=say_why(days),
@@ -158,7 +166,6 @@ def delete_tasks(ids: Sequence[UUID], days: float, actor: Actor) -> int:
                 )
                 for task in held
             )  # fmt: skip
-            keys = [task.pk for task in held]
             for of_approval in (ApprovalLook, ApprovalVote):
                 of_approval.objects.filter(approval__task__in=keys).delete()
             for table in (*OWN, Effect):
