@@ -29,6 +29,7 @@ LONG_FORMS = {"hypothesis": ("tests/ledger/test_machine.py", 20),
                          "tests/agents/test_file_crash.py", 31),
               "workspaces": (
                   "tests/workspaces/test_cost.py tests/workspaces/test_moving.py", 40),
+              "retention": ("tests/crash/test_forgetting.py", 300),
               "long-forms": (
                   "tests/crash/test_site_claims.py tests/crash/test_site_hosts.py "
                   "tests/crash/test_site_instants.py "
