@@ -77,8 +77,7 @@ def fork_task(
     found = find_same(columns)
     if found is not None:
         return found, False
-    if source.thinned_at is not None:
-        raise ContentsRemoved
+    _check_contents(source)
     changed = input is not None or workflow.version != source.workflow_version
     if changed:
         new = check_input(workflow, source.input if input is None else input)
@@ -88,8 +87,7 @@ def fork_task(
     stand = read_stand(source.pk, before)
     uploads.keep_named([source.input, input])
     with lock_task(source.pk, revision) as (task, now):
-        if task.thinned_at is not None:
-            raise ContentsRemoved
+        _check_contents(task)
         check_stand(task, before, stand, source.revision)
         if _find_place(task, workflow, index) != place:
             raise StaleRevision(source.revision, task.revision)
@@ -104,6 +102,11 @@ def fork_task(
             _fill_copy(copy, task, stand, actor, now, reason)
             auditing.audit_submissions([copy], actor)
         return copy, created
+
+
+def _check_contents(task: Task) -> None:
+    if task.thinned_at is not None:
+        raise ContentsRemoved
 
 
 def _find_place(task: Task, workflow: Workflow, index: int) -> int:
