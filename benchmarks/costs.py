@@ -22,7 +22,7 @@ import psutil
 import psycopg
 
 from benchmarks import databases, work, workers
-from benchmarks.product import COUNTED_SECONDS
+from benchmarks.product import COUNTED_SECONDS, _is_ready
 from tests.pg import find_free_port
 
 STEPS = 10
@@ -174,7 +174,7 @@ def measure_web(database: databases.PostgreSQL) -> str:
             return int(answer.status)
 
     with workers.running("-m", "gunicorn", "harness_site.wsgi", "--bind", url[7:]) as read_log:
-        work.wait_for("the web listens", lambda: "Listening" in read_log())
+        work.wait_for("the web answers", lambda: read_log() is not None and _is_ready(url))
         with concurrent.futures.ThreadPoolExecutor(40) as pool:
             list(pool.map(call, range(CALLS)))
         with psycopg.connect(database.make_url("run"), autocommit=True) as link:
