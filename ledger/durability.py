@@ -71,11 +71,12 @@ def forget_connections() -> None:
 
 def close_left_open() -> list[str]:
     """The aliases of connections on which a transaction is open; each is rolled back and closed."""
-    for one in connections.all(initialized_only=True):
+    every = connections.all(initialized_only=True)
+    for one in every:
         if one.connection is not None and _is_closed(one):  # by the step, behind Django's back
             one.in_atomic_block = False
             one.close()
-    left = [one for one in connections.all(initialized_only=True) if _is_open(one)]
+    left = [one for one in every if _is_open(one)]
     for one in left:
         # In an atomic block close() would keep the broken state for the block's end, which never
         # comes; outside of one, the next use connects anew.

@@ -140,7 +140,7 @@ def _make_unit(
         # Either may be spilled as one: an output by very many small values.
         before, new = (artifacts.open_whole(one, held.task_id) for one in (held.progress, data))
         merged = {**before, **new}
-        progress = canonical.dump_json(merged, "progress")
+        progress = canonical.write_checked(merged)
         if len(progress) > tunables.inline_progress_bytes:
             bound = tunables.inline_progress_bytes
             merged = artifacts.fit_values(held, merged, bound, "progress")

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
-from django.conf import settings
 from pydantic import BaseModel, ValidationError
 
 from ledger import bounds, canonical, conf
@@ -89,7 +88,6 @@ MAX_ERRORS_SHOWN = 5
 IN_WORKER = "longwatch_in_worker"
 """An attribute of a step's function that can't run in a process apart: why."""
 
-_DEFAULTS = conf.Tunables()
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _VERSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
@@ -108,14 +106,14 @@ class Step:
     @property
     def timeout(self) -> float:
         """Seconds that one unit may take; the site's default unless the step says otherwise."""
-        return _read_bound("unit_seconds") if self.own_timeout is None else self.own_timeout
+        return conf.load().unit_seconds if self.own_timeout is None else self.own_timeout
 
     @property
     def retries(self) -> int:
         """Runs of one unit after the first that failed; the site's default unless said."""
-        return _read_bound("retries") if self.own_retries is None else self.own_retries
+        return conf.load().retries if self.own_retries is None else self.own_retries
 
-    @property
+    @functools.cached_property
     def is_async(self) -> bool:
         """True when the function is a coroutine function."""
         return inspect.iscoroutinefunction(inspect.unwrap(unwrap_partial(self.fn)))
@@ -361,12 +359,6 @@ def _read_isolation(
     if cpu is not None:
         bounds.check_seconds(cpu, f"cpu of step {step}", least=1.0)
     return bounds.Isolation(memory, cpu)
-
-
-def _read_bound(name: str) -> Any:
-    """One tunable: `conf.load` reads and checks all of them, which costs 70 us, in every unit."""
-    default = getattr(_DEFAULTS, name)
-    return type(default)(getattr(settings, f"LONGWATCH_{name.upper()}", default))
 
 
 def _explain_refusal(error: ValidationError) -> InvalidInput:

@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from django.db import connection, transaction
+from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 
 from ledger import clock
 from ledger.sql.columns import CLAIM_COLUMNS, TASK_COLUMNS
+from ledger.sql.driver import find_prepared
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -118,8 +119,8 @@ settled AS (
     wall_left = CASE WHEN %(finish)s THEN extract(epoch FROM t.wall_until - {now}) END,
     wall_until = CASE WHEN NOT %(finish)s THEN t.wall_until END
   FROM keep k WHERE t.id = k.id
-  RETURNING t.id, t.fence, t.claimed_at, k.stays, t.status,
-    t.event_seq - %(finish)s::int AS seq),
+  RETURNING t.id, t.fence, t.claimed_at, k.stays, t.status, t.lane, t.workflow,
+    t.workflow_version, t.event_seq - %(finish)s::int AS seq),
 stored AS ({store}),
 ended AS (
   INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, turn, fence, data)
@@ -129,8 +130,11 @@ taken AS (
   UPDATE longwatch_task t SET {take} FROM pick, keep WHERE t.id = pick.id AND NOT keep.stays
   RETURNING {columns})
 SELECT CASE WHEN s.stays THEN s.fence END, CASE WHEN s.stays THEN s.claimed_at END, taken.*,
-  CASE WHEN s.status = 'queued' THEN pg_notify('{channel}', '')::text END
+  CASE WHEN s.status = 'queued' AND (s.lane, s.workflow, s.workflow_version)
+    IS DISTINCT FROM (taken.lane, taken.workflow, taken.workflow_version)
+  THEN pg_notify('{channel}', '')::text END
 FROM settled s LEFT JOIN taken ON true"""
+# Nobody is woken for one task in the place of another of its kind: who is idle could have had that.
 
 INSERT = """
 WITH made AS (INSERT INTO longwatch_task ({names}) VALUES ({values})
@@ -139,7 +143,7 @@ noted AS (
   INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, turn, fence, data)
   SELECT id, event_seq, created_at, 'submitted', %(actor)s, step_name, 0, 0, %(note)s::jsonb
   FROM made)
-SELECT created_at, available_at, rank, wall_until,
+SELECT created_at, available_at, rank, wall_until, pg_backend_pid(),
   CASE WHEN status = 'queued' THEN pg_notify('{channel}', '')::text END
 FROM made"""
 
@@ -149,7 +153,7 @@ FILLED = {
     "updated_at": "{now}",
     "last_progress_at": "{now}",
     "available_at": "coalesce(%(available_at)s::timestamptz, {now})",
-    "rank": "coalesce(%(rank)s::bigint, {micros} - %(priority)s * 60000000::bigint)",
+    "rank": "coalesce(%(rank)s::bigint, {micros} - %(priority)s::smallint * 60000000::bigint)",
     "wall_until": "CASE WHEN %(wall_left)s::float8 IS NULL THEN {wall} END",
 }
 
@@ -225,37 +229,40 @@ def _write(name: str, offset: float) -> tuple[str, list[str]]:
     return re.sub(r"%\((\w+)\)s", number_name, texts[name]), list(names)
 
 
-def _execute(name: str, params: dict[str, Any], *, prepare: bool = True) -> psycopg.RawCursor[Any]:
+def _execute(name: str, params: dict[str, Any], *, prepare: bool = True) -> list[tuple[Any, ...]]:
     """Run a hot statement, on Django's own connection and in its transaction, if any.
 
     Django's cursor binds on the client, which can't be prepared; planning the settle statement
-    anew each time costs more than running it. `prepare` is for workers only: in a web process the
-    connection may be a pooler's.
+    anew each time costs more than running it. `prepare` is for workers, and for connections that
+    are known to be no pooler's.
     """
     text, names = _write(name, clock.offset)
     return _run(text, [params[key] for key in names], prepare=prepare)
 
 
-def _run(text: str, params: Sequence[Any], *, prepare: bool) -> psycopg.RawCursor[Any]:
-    connection.ensure_connection()
-    raw = connection.connection
-    if prepare and raw.prepare_threshold is None:
-        raw.prepare_threshold = 2
-    cursor: psycopg.RawCursor[Any] = psycopg.RawCursor(raw)
-    with connection.wrap_database_errors:
-        cursor.execute(text, params, prepare=None if prepare else False)
-    return cursor
+def _run(text: str, params: Sequence[Any], *, prepare: bool) -> list[tuple[Any, ...]]:
+    database = connections[DEFAULT_DB_ALIAS]
+    if database.connection is None:
+        database.ensure_connection()
+    raw = database.connection
+    try:
+        prepared = find_prepared(raw, make=prepare)
+        if prepared is not None:
+            return prepared.run(text, params)
+        return psycopg.RawCursor(raw).execute(text, params, prepare=False).fetchall()
+    except psycopg.Error:
+        with database.wrap_database_errors:
+            raise
 
 
 def fetch_row(text: str, params: Sequence[Any], *, prepare: bool) -> Sequence[Any]:
     """See `ledger.sql.fetch_row`."""
-    row: Sequence[Any] = _run(text, params, prepare=prepare).fetchone()  # type: ignore[assignment]
-    return row
+    return _run(text, params, prepare=prepare)[0]
 
 
 def _execute_pick(
     name: str, params: dict[str, Any], groups: Sequence[Group]
-) -> psycopg.RawCursor[Any]:
+) -> list[tuple[Any, ...]]:
     """Run a statement that picks from `groups`, in the form for one or for several of them."""
     if len(groups) == 1:
         lane, workflow, version = groups[0]
@@ -273,12 +280,16 @@ def _execute_pick(
 
 def claim(*, owner: str, groups: Sequence[Group], lease: float) -> Sequence[Any] | None:
     """See `ledger.sql.claim_task`."""
-    return _execute_pick("claim", {"owner": owner, "lease": lease}, groups).fetchone()
+    return _find_one(_execute_pick("claim", {"owner": owner, "lease": lease}, groups))
 
 
 def claim_this(*, owner: str, task: UUID, lease: float) -> Sequence[Any] | None:
     """See `ledger.sql.claim_this`."""
-    return _execute("claim_this", {"owner": owner, "lease": lease, "task": task}).fetchone()
+    return _find_one(_execute("claim_this", {"owner": owner, "lease": lease, "task": task}))
+
+
+def _find_one(rows: list[tuple[Any, ...]]) -> Sequence[Any] | None:
+    return rows[0] if rows else None
 
 
 def checkpoint(
@@ -299,20 +310,25 @@ def checkpoint(
         "cost": unit.cost, "workspace": unit.workspace,
     }  # fmt: skip
     if groups is None and unit.result is None:
-        return _execute("keep", params).fetchone()
+        return _find_one(_execute("keep", params))
     params |= {"finish": unit.result is not None, "result": unit.result}
     if this is not None:
-        row = _execute("settle_this", params | {"task": this}).fetchone()
+        rows = _execute("settle_this", params | {"task": this})
     else:
-        row = _execute_pick("settle", params, groups or ()).fetchone()
-    return None if row is None else row[:-1]
+        rows = _execute_pick("settle", params, groups or ())
+    return rows[0][:-1] if rows else None
 
 
 def insert_task(*, row: dict[str, Any], actor: str, note: str) -> Sequence[Any]:
     """See `ledger.sql.insert_task`: created_at, available_at, rank, wall_until."""
-    cursor = _execute("insert", row | {"actor": actor, "note": note}, prepare=False)
-    made: Sequence[Any] = cursor.fetchone()[:-1]  # type: ignore[index]  # there is a row
-    return made
+    (made,) = _execute("insert", row | {"actor": actor, "note": note}, prepare=False)
+    *times, pid, _ = made
+    raw = connections[DEFAULT_DB_ALIAS].connection
+    # A pooler makes up the process that it names at the start. Where that is the one that answers,
+    # there is none, and what follows on this connection may be prepared.
+    if pid == raw.info.backend_pid:
+        find_prepared(raw, make=True)
+    return times
 
 
 def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, ...]]:
@@ -321,12 +337,12 @@ def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, 
         "owner": owner, "lease": lease,
         "ids": [h.task_id for h in held], "fences": [h.fence for h in held],
     }  # fmt: skip
-    return _execute("beat", params).fetchall()
+    return _execute("beat", params)
 
 
 def groups() -> list[tuple[Any, ...]]:
     """See `ledger.sql.list_groups`."""
-    return _execute("groups", {}).fetchall()
+    return _execute("groups", {})
 
 
 def atomic() -> AbstractContextManager[None]:

@@ -67,10 +67,12 @@ ENDED = """INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, tur
   VALUES (:id, :seq + 1, {now}, 'completed', 'worker:' || :owner, :step_name, :turn, :fence,
     '{{}}')"""
 
-THIS = "SELECT id, rank, lane FROM longwatch_task WHERE status = 'queued' AND id = ?"
+_HEAD = "SELECT id, rank, lane, workflow, workflow_version FROM longwatch_task WHERE"
 
-HEAD = """SELECT id, rank, lane FROM longwatch_task WHERE status = 'queued' AND lane = ?
-  AND workflow = ? AND workflow_version = ? ORDER BY rank, id LIMIT 1"""
+THIS = f"{_HEAD} status = 'queued' AND id = ?"
+
+HEAD = f"""{_HEAD} status = 'queued' AND lane = ? AND workflow = ? AND workflow_version = ?
+  ORDER BY rank, id LIMIT 1"""
 
 TAKE = """UPDATE longwatch_task SET status = 'running', status_reason = '', fence = fence + 1,
     lease_owner = :owner, lease_until = {lease}, claimed_at = {now},
@@ -107,6 +109,10 @@ WITH RECURSIVE g(lane, workflow, version) AS (
       AND (n.lane, n.workflow, n.workflow_version) > (g.lane, g.workflow, g.version)
     ORDER BY n.lane, n.workflow, n.workflow_version LIMIT 1))
 SELECT lane, workflow, version FROM g"""
+
+
+Head = tuple[str, int, str, str, str]
+"""The best of a group: id, rank, lane, workflow, version."""
 
 
 @functools.lru_cache(maxsize=8)
@@ -221,9 +227,9 @@ def _read_row(row: sqlite3.Row | tuple[Any, ...] | None) -> list[Any] | None:
     return values
 
 
-def _pick(raw: sqlite3.Connection, groups: Sequence[Group]) -> tuple[str, int, str] | None:
+def _pick(raw: sqlite3.Connection, groups: Sequence[Group]) -> Head | None:
     """The head that ranks first, lanes in the order in which `groups` names them."""
-    best: tuple[str, int, str] | None = None
+    best: Head | None = None
     for group in groups:
         if best is not None and best[2] != group[0]:
             return best
@@ -293,8 +299,9 @@ def checkpoint(
         if finish:
             raw.execute(texts["ended"], params)
         taken = None if pick is None else _take(raw, held.owner, lease, pick[0])
-    if not finish:
-        wake()
+    own = (held.lane, held.workflow, held.workflow_version)
+    if not finish and (pick is None or pick[2:] != own):
+        wake()  # else who is idle could have had the one that was taken
     return [None, None, *(taken or ())]
 
 
