@@ -22,14 +22,14 @@ HELP = {
     "rate": "Units that start in a second or minute. Empty: no rate.",
     "per": "What the rate counts by.",
     "burst": "Units that may start at once after a rest.",
-    "cost_day": "Money until 00:00 UTC. Empty: no budget.",
-    "cost_month": "Money until the month ends (UTC). Empty: no budget.",
+    "cost_day": "In $, until 00:00 UTC. Empty: no budget.",
+    "cost_month": "In $, until the month ends (UTC). Empty: no budget.",
     "tokens_day": "Tokens until 00:00 UTC. Empty: no budget.",
     "tokens_month": "Tokens until the month ends (UTC). Empty: no budget.",
     "reason": "For the audit log.",
 }
 _BUDGETS = {
-    "cost_day": "money a day", "cost_month": "money a month",
+    "cost_day": "a day", "cost_month": "a month",
     "tokens_day": "tokens a day", "tokens_month": "tokens a month",
 }  # fmt: skip
 
@@ -90,12 +90,12 @@ def show_lane(lane: dict[str, Any]) -> dict[str, Any]:
 
 
 def _group(amount: int | str) -> str:
-    return f"{amount:,}" if isinstance(amount, int) else amount
+    return f"{amount:,}" if isinstance(amount, int) else f"${amount}"
 
 
 def _choose_look(lane: dict[str, Any]) -> words.Look:
     if lane["paused"]:
         return PAUSED
     if lane["closed"]:
-        return words.Look(OVER.label, OVER.glyph, OVER.css, lane["closed"])
+        return words.Look(OVER.label, OVER.glyph, OVER.css, lane["closed"].removeprefix("lane "))
     return FULL if lane["cap"] is not None and lane["running"] >= lane["cap"] else OPEN

@@ -13,6 +13,7 @@ from dashboard import words
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import render_page
 from dashboard.saved import DEFAULTS, read_view
+from dashboard.templatetags.longwatch import short_id
 from ledger import queries
 from ledger.access import ADMIN, AUDIT, OPERATE, READ, SUBMIT
 from ledger.events import Actor
@@ -108,7 +109,7 @@ def list_tasks(text: str) -> list[Place]:
         Place(
             row["title"] or row["workflow"],
             reverse("dashboard:task", args=[row["id"]]),
-            f"{words.LOOKS[row['status']].label} · {str(row['id'])[:8]}",
+            f"{words.LOOKS[row['status']].label} · {short_id(row['id'])}",
         )
         for row in find_tasks(text)
     ]

@@ -24,7 +24,7 @@ def set_settings(hands: Mouse, three: Workflow) -> None:
     hands.write("Weight", "3")
     hands.write("Money a day", "2.50")
     hands.press("Save lane")
-    hands.page.get_by_text("0.00 of 2.50 money a day").wait_for()
+    hands.page.get_by_text("$0.00 of $2.50 a day").wait_for()
     lane = Lane.objects.get()
     assert (lane.name, lane.weight, lane.cost_day, lane.cap) == (ODD, 3, 2_500_000_000, None)
 
