@@ -169,7 +169,7 @@ def offer_edit(task: Task, unit: Mapping[str, Any] | None) -> list[str]:
     """
     if unit is None or unit["superseded_in_round"] is not None or task.status in states.FINAL:
         return []
-    return [task_forms.explain_edit(task, unit["seq"])]
+    return [task_forms.explain_edit(task, unit["seq"], unit)]
 
 
 def explain_obstacles(offers: list[tuple[Action, str]]) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
@@ -13,7 +14,7 @@ from ledger import canonical, queries, registry
 from ledger.calls import sees_payload
 from ledger.errors import LedgerError
 from ledger.models import Task
-from ledger.transitions.outputs import explain_obstacle
+from ledger.transitions.outputs import explain_obstacle, explain_unit
 
 
 def make_json_area() -> forms.Textarea:
@@ -90,11 +91,12 @@ class EditForm(ReasonForm):
         return super().read_values() | {n: self.cleaned_data[n] for n in ("seq", "output")}
 
 
-def explain_edit(task: Task, seq: int) -> str:
-    """Why the output `seq` can't be edited by who asks; empty when it can."""
+def explain_edit(task: Task, seq: int, unit: Mapping[str, Any] | None = None) -> str:
+    """Why the output `seq` can't be edited by who asks; empty when it can. `unit` is the same of
+    `queries.list_units`, of who has just read it."""
     if not sees_payload():
         return "You are not shown contents, so somebody else edits them."
-    return explain_obstacle(task, seq)
+    return explain_unit(task, unit) if unit and "last" in unit else explain_obstacle(task, seq)
 
 
 class ChangeForm(ReasonForm):

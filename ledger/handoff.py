@@ -16,15 +16,27 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import OuterRef, QuerySet
+from django.db.models.functions import JSONObject
 
 from ledger import clock, queries, sql
 from ledger.bounds import MESSAGE, WITHDRAWN
 from ledger.conf import format_money, load
 from ledger.errors import InvalidInput, UnknownStep, UnknownWorkflow
 from ledger.evaluators.findings import shorten_feedback
-from ledger.models import Approval, Artifact, Effect, Event, Handoff, Signal, StepOutput, Task
+from ledger.models import (
+    Approval,
+    ApprovalVote,
+    Artifact,
+    Effect,
+    Event,
+    Handoff,
+    Signal,
+    StepOutput,
+    Task,
+)
 from ledger.models.approvals import APPROVED, EXPIRED, REJECTED, SENT_BACK
+from ledger.queries.counting import CountRows, Gather
 from ledger.queries.effects import list_outside, name_state
 from ledger.sql import Claimed
 from ledger.turns import KEY, shorten_turn
@@ -106,7 +118,7 @@ def count_tokens(text: str) -> int:
 def build_handoff(task_id: UUID, tokens: int | None = None, task: Task | None = None) -> Sent:
     """What a unit of the task is told now. Raises TaskNotFound, and InvalidInput for the bound.
 
-    `task` is of `find_task`, of who has just read it.
+    `task` is of `find_task` or `find_shown`, of who has just read it.
     """
     bound = load().handoff_tokens if tokens is None else tokens
     if isinstance(bound, bool) or not LEAST_TOKENS <= bound <= MOST_TOKENS:
@@ -174,10 +186,7 @@ class _Reader:
             "outputs": (outputs.defer("log_tail"), self.tell_output, "seq"),
             "children": (self.find_children(outputs), self.tell_child, "id"),
             "signals": (self.list_signals(task), self.tell_signal, "id"),
-            "decisions": (
-                task.approvals.filter(status__in=DECIDED).prefetch_related("votes"),
-                self.tell_decision, "id",
-            ),
+            "decisions": (self.list_decisions(task), self.tell_decision, "id"),
             "repairs": (task.events.filter(kind="repaired"), self.tell_repair, "seq"),
             "artifacts": (self.list_artifacts(task), self.tell_artifact, "id"),
             "effects": (list_outside(task.pk), self.tell_effect, "id"),
@@ -187,8 +196,10 @@ class _Reader:
         parts = {name: self.tell_values(found) for name, found in values.items()}
         totals = {name: len(found) for name, found in parts.items()}
         for name, (query, tell, order) in rows.items():
-            parts[name] = [tell(row) for row in query.order_by(f"-{order}")[:READ]][::-1]
-            totals[name] = len(parts[name]) if len(parts[name]) < READ else query.count()
+            whole = CountRows(query.order_by().values("pk"))
+            found = list(query.annotate(whole=whole).order_by(f"-{order}")[:READ])
+            parts[name] = [tell(row) for row in found[::-1]]
+            totals[name] = found[0].whole if found else 0
         return parts, totals
 
     def describe_head(self) -> dict[str, Any]:
@@ -231,7 +242,7 @@ class _Reader:
 
     def find_children(self, outputs: QuerySet[StepOutput]) -> QuerySet[Task]:
         """Those of spawns that no restart superseded. Raises NotAllowed."""
-        queries.require_family(self.task.pk)
+        queries.require_family(self.task.pk, self.task)
         return self.task.children.filter(parent_seq__in=outputs.values("seq"))
 
     def tell_child(self, row: Task) -> Part:
@@ -251,15 +262,21 @@ class _Reader:
         data = {"name": row.name, "by": row.by, "state": state}
         return self.make_part(f"- {row.name} by {row.by}, {state}", data, "data", row.data)
 
-    def tell_decision(self, row: Approval) -> Part:
+    def list_decisions(self, task: Task) -> QuerySet[Approval]:
+        """Each with the votes that count, in `told_votes`."""
+        votes = ApprovalVote.objects.filter(approval=OuterRef("pk"), voided_at__isnull=True)
+        told = JSONObject(pk="pk", by="by", decision="decision", comment="comment")
+        rows = task.approvals.filter(status__in=DECIDED).defer("body", "payload", "attached")
+        return rows.annotate(told_votes=Gather(votes.order_by("pk").values(told=told)))
+
+    def tell_decision(self, row: Any) -> Part:
         data = {"step": row.step, "subject": row.subject, "decision": row.status,
                 "by": row.decided_by, "comment": self.shorten(row.comment)}  # fmt: skip
         line = f"- {row.step}, {_dump(row.subject)}: {row.status} by {row.decided_by}"
         line += f", who says {self.clip(row.comment)}" if row.comment else ""
         votes = [
-            {"by": one.by, "decision": one.decision, "comment": one.comment}
-            for one in sorted(row.votes.all(), key=lambda one: one.pk)
-            if one.voided_at is None
+            {name: one[name] for name in ("by", "decision", "comment")}
+            for one in sorted(row.told_votes or (), key=lambda one: int(one["pk"]))
         ]
         if len(votes) > 1:
             data["votes"] = self.shorten(votes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from django.http import HttpResponseBase
@@ -23,9 +22,10 @@ SHOWN = 50
 @allow(READ)
 def show_handoff(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     """One as it was sent (`sent`, its number), else as the next unit gets it; and what is new."""
-    row = queries.find_task(task_id)
+    row = queries.find_shown(task_id)
+    request.waiting_count = row.waiting_count
     queries.require_payload()
-    queries.require_family(task_id)
+    queries.require_family(task_id, row)
     chosen = read_seq(request.GET.get("sent", ""), "sent")
     told = queries.list_handoffs(task_id, limit=SHOWN, before=chosen)
     sent = queries.find_handoff(task_id, chosen) if chosen else None
@@ -45,7 +45,3 @@ def show_handoff(request: PageRequest, task_id: UUID) -> HttpResponseBase:
         else None,
     }
     return render_page(request, "dashboard/handoff.html", context)
-
-
-def _compare(before: str, after: str) -> dict[str, Any]:
-    return {"lines": compare_texts(before, after), "path": "it"}

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 from dashboard import past, shown, words
 from dashboard.access import PageRequest, allow
 from dashboard.actions import COMPENSATE, explain_obstacles, list_offers, name_position, offer_edit
-from dashboard.around import find_around
+from dashboard.around import find_around, read_list
 from dashboard.htmx import find_unchanged, render_page, wants_part
 from dashboard.panel import choose_step, open_panel
 from dashboard.waterfall import draw_waterfall
@@ -43,7 +43,8 @@ def show_task(request: PageRequest, task_id: UUID) -> HttpResponseBase:
     tag = queries.read_tag(task_id)
     if unchanged := find_unchanged(request, tag):
         return unchanged
-    row = queries.find_task(task_id)
+    row = queries.find_shown(task_id)
+    request.waiting_count = row.waiting_count
     fleet = load_fleet_for(row)
     if drop_beat(before) != drop_beat(queries.make_tag(row, fleet)):
         return render_task(request, task_id, row=row, fleet=fleet)
@@ -72,15 +73,17 @@ def render_task(
     `row` is there for a poll, which gets a tag; `notice` is (css class, sentence); `after_action`
     says that another element asked.
     """
-    polled = row is not None
-    row = row or queries.find_task(task_id)
+    polled, wish = row is not None, read_wish(request)
+    beside = None if polled or wants_part(request) else read_list(wish)
+    row = row or queries.find_shown(task_id, beside)
     if not polled:
         note_seen(row)
-    wish = read_wish(request)
-    context = load_moving(row, wish, fleet or load_fleet_for(row))
-    context |= load_rest(context, wish)
+    request.waiting_count = getattr(row, "waiting_count")  # noqa: B009
+    fleet = fleet or load_fleet_for(row)
+    context = load_moving(row, wish, fleet)
+    context |= load_rest(context, wish, fleet)
     context |= {"section": "tasks", "notice": notice, "position": name_position(row)}
-    context["around"] = None if wants_part(request) else find_around(wish, task_id)
+    context["around"] = find_around(wish, row) if beside else None
     context |= {"polled": polled, "unfiltered": wish.write(kind="", find="")}
     fields = wish.list_pairs(kind="", find="", skip=0, open="")
     context["filter_fields"] = list(fields.items())
@@ -160,9 +163,9 @@ def load_moving(row: Task, wish: Wish, fleet: queries.Fleet) -> dict[str, Any]:
     }
 
 
-def load_rest(moving: dict[str, Any], wish: Wish) -> dict[str, Any]:
+def load_rest(moving: dict[str, Any], wish: Wish, fleet: queries.Fleet) -> dict[str, Any]:
     """What only a change of the task changes: history, panel, children, artifacts, effects. At most
-    seven queries."""
+    five queries, one of them for a fleet that no one else needed."""
     row, record, timeline = moving["row"], moving["record"], moving["timeline"]
     called = shown.name_actors(past.list_actors(row, record, timeline))
     for one in moving["asked"]:
@@ -176,19 +179,19 @@ def load_rest(moving: dict[str, Any], wish: Wish) -> dict[str, Any]:
         "events": past.tell_events(told[:EVENTS_SHOWN], called),
         "kinds": past.count_kinds(told),
         "event_count": len(told),
-        "children": load_children(moving),
+        "children": load_children(moving, fleet),
         "products": queries.list_products(row.pk),
         "done_outside": [shown.show_effect(one) for one in queries.list_latest_effects(row.pk)],
         "scope": queries.find_scope(row.workflow, row.workflow_version),
     }
 
 
-def load_children(moving: dict[str, Any]) -> dict[str, Any] | None:
+def load_children(moving: dict[str, Any], fleet: queries.Fleet) -> dict[str, Any] | None:
     """Its children by status, and some of them; None (and nothing read) for a task without any."""
     row, record = moving["row"], moving["record"]
     if not (row.children_open or any(event["kind"] == "spawned" for event in record)):
         return None
-    counts, rows = queries.list_family(row.pk)
+    counts, rows = queries.list_family(row.pk, fleet)
     now: Any = getattr(row, "read_at")  # noqa: B009
     return {
         "number": sum(counts.values()),

@@ -14,6 +14,7 @@ from ledger.queries.artifacts import (
     name_artifacts,
     show_artifact,
 )
+from ledger.queries.editing import look_for_edit
 from ledger.queries.effects import list_effects, list_latest_effects
 from ledger.queries.ended import Amount, EndedSums, Steps, sum_ended
 from ledger.queries.estimates import PastRuns, read_past_runs
@@ -34,7 +35,7 @@ from ledger.queries.handoffs import find_handoff, list_handoffs
 from ledger.queries.history import list_events, list_outputs, list_spend, live_output
 from ledger.queries.logs import Attempt, list_attempts, open_log, read_log
 from ledger.queries.names import name_callers
-from ledger.queries.neighbours import find_neighbours
+from ledger.queries.onpage import find_shown
 from ledger.queries.overview import (
     Ended,
     Trials,
@@ -134,9 +135,9 @@ __all__ = [
     "find_artifact",
     "find_edit_reason",
     "find_handoff",
-    "find_neighbours",
     "find_output",
     "find_scope",
+    "find_shown",
     "find_task",
     "find_workflow",
     "list_approvals",
@@ -173,6 +174,7 @@ __all__ = [
     "list_workflows",
     "live_output",
     "load_fleet",
+    "look_for_edit",
     "make_tag",
     "match_filter",
     "may_stop",

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, F, Sum
+from django.db.models import Count, F, QuerySet, Sum
 
 from ledger import clock, conf, states
 from ledger.conf import format_money
 from ledger.errors import NotFound
-from ledger.models import Event, StepOutput, Task
+from ledger.models import Approval, Event, StepOutput, Task
 from ledger.models.approvals import OPEN
 from ledger.queries.filters import IsStalled
 from ledger.queries.fleet import Fleet, load_fleet
@@ -146,7 +146,12 @@ def list_latest_events(
 
 def count_waiting() -> int:
     """How many approvals wait for an answer, counted up to COUNT_CAP."""
-    return see_approvals().filter(status=OPEN).order_by()[:COUNT_CAP].count()
+    return select_waiting().count()
+
+
+def select_waiting() -> QuerySet[Approval]:
+    """The approvals that wait for an answer, as they are counted."""
+    return see_approvals().filter(status=OPEN).order_by()[:COUNT_CAP]
 
 
 def list_asked(task_id: UUID) -> list[dict[str, Any]]:

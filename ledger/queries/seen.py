@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet, Value
 
 from ledger.auditing import REMOVED_TASK
 from ledger.calls import read_call, sees_lane, sees_payload
@@ -90,13 +90,25 @@ def see_children(ids: Iterable[str]) -> set[str]:
     return {str(pk) for pk in see_tasks().filter(pk__in=found).values_list("pk", flat=True)}
 
 
-def require_family(parent_id: UUID) -> None:
-    """Raise NotAllowed for a caller who sees only some of a task's children: a text that tells of
-    all of them can't be shown in part."""
+def find_hidden_family() -> Exists | Value:
+    """Of a task as an annotation: whether children of it are in lanes that the caller does not
+    see."""
     lanes = read_call().lanes
     if lanes is None:
+        return Value(False)
+    return Exists(Task.objects.filter(parent=OuterRef("pk")).exclude(lane__in=lanes))
+
+
+def require_family(parent_id: UUID, row: Task | None = None) -> None:
+    """Raise NotAllowed for a caller who sees only some of a task's children: a text that tells of
+    all of them can't be shown in part. `row` is of `find_shown`, of who has just read it."""
+    if read_call().lanes is None:
         return
-    if Task.objects.filter(parent=parent_id).exclude(lane__in=lanes).exists():
+    hidden = getattr(row, "family_hidden", None)
+    if hidden is None:
+        rows = Task.objects.filter(pk=parent_id).annotate(hides=find_hidden_family())
+        hidden = rows.values_list("hides", flat=True).first()
+    if hidden:
         raise NotAllowed("It tells of child tasks in lanes that the caller does not see.")
 
 

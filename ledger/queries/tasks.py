@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Case, CharField, Count, Expression, Value, When
+from django.db.models import Case, CharField, Count, Expression, F, Value, When
 
 from ledger import clock, states
 from ledger.canonical import clean_text
 from ledger.conf import format_money
 from ledger.limits import describe_limits, describe_reserved, describe_used
 from ledger.models import Task
+from ledger.queries.counting import Tally
 from ledger.queries.filters import IsStalled, TaskFilter
 from ledger.queries.fleet import Fleet, load_fleet
 from ledger.queries.paging import DEFAULT_LIMIT, Page, clamp_limit, page_newest
@@ -80,21 +80,23 @@ def list_children(parent_id: UUID, seq: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def list_family(parent_id: UUID, limit: int = 20) -> tuple[dict[str, int], list[dict[str, Any]]]:
+def list_family(
+    parent_id: UUID, fleet: Fleet | None = None, limit: int = 20
+) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """(status -> number of a task's children, the Task JSON of some: what is not completed first).
 
-    Without input, progress and result.
+    Without input, progress and result. One query; and one for the live workers, where a child waits
+    for one and `fleet` is none that was loaded.
     """
     own = see_tasks().filter(parent_id=parent_id)
-    rows = own.annotate(stalled=IsStalled()).defer(*LARGE)
+    tally = own.order_by().values(name=F("status")).annotate(number=Count("id"))
+    rows = own.annotate(stalled=IsStalled(), tally=Tally(tally)).defer(*LARGE)
     done = Case(When(status=states.COMPLETED, then=1), default=0)
-    fleet = load_fleet()
-    some = list(rows.order_by(done, "id")[: limit + 1])
-    if len(some) > limit:
-        counts = dict(own.order_by().values_list("status").annotate(number=Count("id")))
-    else:
-        counts = Counter(row.status for row in some)
-    return counts, [task_json(row, fleet, brief=True) for row in some[:limit]]
+    some = list(rows.order_by(done, "id")[:limit])
+    if not (fleet and fleet.knows) and any(row.status == states.QUEUED for row in some):
+        fleet = load_fleet()
+    counts: dict[str, int] = getattr(some[0], "tally") if some else {}  # noqa: B009
+    return counts, [task_json(row, fleet or Fleet(0, {}), brief=True) for row in some]
 
 
 def read_revision(task_id: UUID) -> int:

@@ -29,6 +29,7 @@ from django.db.models import (
 from ledger import states
 from ledger.conf import format_money
 from ledger.models import Event, Handoff, StepOutput, Task
+from ledger.queries.editing import look_for_edit
 from ledger.queries.history import show_event
 from ledger.queries.seen import hide_text, hide_value
 from ledger.queries.spans import (
@@ -94,8 +95,8 @@ def list_units(task_id: UUID, *, step: str = "", seq: int = 0) -> list[dict[str,
     """The last units, oldest first, without output and log but for the chosen one.
 
     That is the unit `seq`, or the last one of `step`, or the last one of all: with `chosen` true,
-    `output`, `log_tail`, and in `told` the key of the hand-off that it was given. `sleeps` is alike
-    in all: whether the task ever slept.
+    `shown_output`, `shown_log`, in `told` the key of the hand-off that it was given, and what
+    `look_for_edit` says. `sleeps` is alike in all: whether the task ever slept.
     """
     kept = StepOutput.objects.filter(task=task_id)
     wanted = kept.filter(seq=seq) if seq else kept.filter(step_name=step) if step else kept
@@ -103,15 +104,17 @@ def list_units(task_id: UUID, *, step: str = "", seq: int = 0) -> list[dict[str,
     sleeps = Event.objects.filter(task=task_id, kind="scheduled", data__reason=states.SLEEP)
     told = Handoff.objects.filter(task=task_id, fence=OuterRef("fence")).order_by("-id")
     columns = "seq round step_index step_name turn started_at finished_at worker fence tokens cost"
+    looked = look_for_edit(task_id)
     found = kept.annotate(
         chosen=Case(When(chosen, then=True), default=False),
         shown_output=Case(When(chosen, then=F("output")), output_field=JSONField()),
         shown_log=Case(When(chosen, then=F("log_tail")), output_field=TextField()),
         told=Case(When(chosen, then=Subquery(told.values("id")[:1]))),
         sleeps=Exists(sleeps),
+        **{name: Case(When(chosen, then=look)) for name, look in looked.items()},
     ).order_by("-seq")
     own = [*columns.split(), "copied_from", "superseded_in_round", "chosen"]
-    own += ["shown_output", "shown_log", "told", "sleeps"]
+    own += ["shown_output", "shown_log", "told", "sleeps", *looked]
     return [
         row
         | {

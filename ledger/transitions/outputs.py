@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q, Subquery
+from django.db.models import Q
 
 from ledger import conf, queries, states
 from ledger.errors import CONTENTS_REMOVED, ContentsRemoved, InvalidInput, NotEditable, NotFound
 from ledger.events import Actor, record_event, shorten_values
-from ledger.models import Approval, Effect, StepOutput, Task
-from ledger.models.approvals import QUESTION
-from ledger.models.effects import COMPENSATED
+from ledger.models import StepOutput, Task
 from ledger.transitions.approvals import void_open_approval
 from ledger.transitions.endings import explain_undone, find_undone
 from ledger.transitions.holder import forget_answer
@@ -108,24 +108,30 @@ def explain_obstacle(task: Task, seq: int) -> str:
     return str(NotEditable(seq, why)) if why else ""
 
 
+def explain_unit(task: Task, unit: Mapping[str, Any]) -> str:
+    """The same of a unit that `queries.list_units` chose; no query unless something is undone."""
+    if task.status in states.FINAL:
+        return FORK_HINT
+    why = _find_obstacle_of(task, SimpleNamespace(**unit))
+    return str(NotEditable(unit["seq"], why)) if why else ""
+
+
 def find_obstacle(task: Task, seq: int) -> str:
     """Why the output `seq` can't be edited as `task` is now, whatever its status; empty when it
-    can. One query; one more of what was copied, and of a task that has undone something."""
-    unit = {"step_index": OuterRef("step_index"), "turn": OuterRef("turn"), "kind": QUESTION}
-    asked = Approval.objects.filter(task=OuterRef("task"), round=OuterRef("round"), **unit)
-    last = list_live(task.pk, Q()).reverse().values("seq")[:1]
+    can. One query, and one more of a task that has undone something."""
     found = StepOutput.objects.filter(task=task, seq=seq).defer("output", "log_tail")
-    undoes = Effect.objects.filter(Q(status=COMPENSATED) | Q(undo_tries__gt=0), task=task)
-    looked = {"asked": Exists(asked), "undoes": Exists(undoes), "last": Subquery(last)}
-    row: Any = found.annotate(**looked).first()
-    if row is None:
-        return ""
+    row = found.annotate(**queries.look_for_edit(task.pk)).first()
+    return "" if row is None else _find_obstacle_of(task, row)
+
+
+def _find_obstacle_of(task: Task, row: Any) -> str:
+    """The same of an output that was read with what `look_for_edit` says."""
     if row.superseded_in_round is not None:
         return "it is superseded; edit the one in its place"
     stored = task.waits is not None and task.waits["for"] != states.BUDGET
     if stored and row.seq == row.last:
         return f"the task waits since then; restart from {row.step_name}"
-    if row.asked or (row.copied_from is not None and _was_asked(task, row)):
+    if row.asked:
         return (
             f"people were asked about it as it is; restart from {row.step_name}, so that they "
             "are asked again"
@@ -138,13 +144,6 @@ def find_obstacle(task: Task, seq: int) -> str:
 def _select_before(row: StepOutput) -> Q:
     """The units before this one."""
     return Q(step_index__lt=row.step_index) | Q(step_index=row.step_index, turn__lt=row.turn)
-
-
-def _was_asked(task: Task, row: StepOutput) -> bool:
-    """Whether people were asked about it where it was copied from, in any round."""
-    origins = {"task__in": queries.list_lineage(task.pk)[1:], "kind": QUESTION}
-    asked = Approval.objects.filter(**origins, step_index=row.step_index, turn=row.turn)
-    return asked.exists()
 
 
 def _leads_to(task: Task, place: dict[str, Any]) -> bool:
