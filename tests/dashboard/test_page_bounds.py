@@ -30,7 +30,7 @@ MOST = 12
 
 
 def make_parent(three: Workflow, **undone: Any) -> Task:
-    """A task with an output, more children than are shown, an effect, people and a token to name."""
+    """A task with an output, more children than are shown, an effect, and people to name."""
     task = submit(three, priority=100)
     held = claim(three)
     holder.settle_unit(held, make_unit(held, three))
