@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import functools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,6 +11,7 @@ from typing import NamedTuple
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from dashboard import times
 from dashboard.rich_text import reveal_controls
 
 LEVELS = {
@@ -69,19 +72,21 @@ def cut_start(text: str, most: int) -> str:
     return text if len(text) <= most else text[-most:].partition("\n")[2]
 
 
-def colour_lines(text: str) -> SafeString:
-    """A log, escaped, hidden characters written out, the level of what is bad in its colour."""
+def colour_lines(text: str, by: dt.datetime) -> SafeString:
+    """A log, escaped, hidden characters written out, the level of what is bad in its colour, each
+    time as the person's; it ended `by` then."""
     parts: list[SafeString] = []
     plain: list[str] = []
+    clock = functools.cache(lambda stored: times.write_log_clock(stored, by))
+    at = len("00:00:00")
     for line in read_lines(reveal_controls(text)):
+        when, rest = (clock(line.text[:at]), line.text[at:]) if line.source else ("", line.text)
         css = BAD.get(line.source)
         if not css:
-            plain.append(line.text + "\n")
+            plain += [when, rest, "\n"]
             continue
-        at = len("00:00:00 ")
-        end = at + len(line.source)
-        parts.append(format_html("{}{}", "".join(plain), line.text[:at]))
+        parts.append(format_html("{}{} ", "".join(plain), when))
         parts.append(format_html('<b class="{}">{}</b>', css, line.source))
-        plain = [line.text[end:] + "\n"]
+        plain = [rest[1 + len(line.source) :], "\n"]
     parts.append(format_html("{}", "".join(plain)))
     return mark_safe(format_html_join("", "{}", ((part,) for part in parts)).removesuffix("\n"))

@@ -7,8 +7,9 @@ from typing import Any
 
 from dashboard import past, words
 from dashboard.evaluations import read_evaluation
+from dashboard.loglines import LEVELS
 from dashboard.transcript import tell_turn
-from dashboard.wish import Wish
+from dashboard.wish import TABS, Wish
 from ledger import registry, states
 from ledger.errors import LedgerError
 
@@ -48,7 +49,15 @@ def open_panel(
         if unit and one is not unit
         and (one["step_name"], one["turn"]) == (unit["step_name"], unit["turn"])
     ]  # fmt: skip
+    attempts = past.list_attempts(record, *tried, called)
+    stored = sum((one["step_name"], one["turn"]) == tried for one in units)
     return {
+        "tabs": TABS,
+        "levels": LEVELS,
+        "feedback": find_feedback(
+            record, task["round"] if at_work else unit["round"] if unit else 0
+        ),
+        **find_before(unit, units),
         "step": step,
         "look": task["look"] if at_work else words.LOOKS[states.COMPLETED] if own else None,
         "at_work": at_work and not wish.unit,
@@ -60,13 +69,30 @@ def open_panel(
         "tries": task["status"] in states.WALL_RUNS,
         "retries": count_retries(task, step),
         "tried": tried,
-        "attempts": past.list_attempts(record, *tried, called),
+        "attempts": attempts,
+        "compared": len(attempts) + stored > 1,
         "versions": versions[::-1],
         "units": own[: -MAX_LISTED - 1 : -1],
         "count": len(own),
         "earlier": own[at - 1]["seq"] if at else 0,
         "later": own[at + 1]["seq"] if at + 1 < len(own) else 0,
     }
+
+
+def find_feedback(record: Sequence[dict[str, Any]], number: int) -> Any:
+    """What was found when the round began; None for the first, and where nobody said anything."""
+    data = (one["data"] for one in record if one["kind"] == "repaired")
+    return next((one.get("feedback") for one in data if one.get("round") == number), None)
+
+
+def find_before(unit: dict[str, Any] | None, units: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The last of the units whose outputs counted when this one ran, and how many they were."""
+    counted = [
+        one for one in units
+        if unit and one["seq"] < unit["seq"]
+        and (one["superseded_in_round"] is None or one["superseded_in_round"] > unit["round"])
+    ]  # fmt: skip
+    return {"came_before": counted[-1] if counted else None, "came_before_count": len(counted)}
 
 
 def count_retries(task: Mapping[str, Any], step: str) -> int | None:

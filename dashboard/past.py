@@ -135,10 +135,18 @@ def tell_events(
         event
         | {
             "by": called.get(actor_text(event["actor"]), ""),
-            "summary": shown.summarise_event(event["kind"], event["data"]),
+            "summary": shown.summarise_event(event["kind"], _leave_out_actor(event)),
         }
         for event in events
     ]
+
+
+def _leave_out_actor(event: dict[str, Any]) -> dict[str, Any]:
+    """The data without `by` where that names who did it once more."""
+    data: dict[str, Any] = event["data"]
+    if data.get("by") != actor_text(event["actor"]):
+        return data
+    return {name: value for name, value in data.items() if name != "by"}
 
 
 def count_kinds(record: Iterable[dict[str, Any]]) -> list[tuple[str, str, int]]:

@@ -9,6 +9,9 @@ from dashboard.preferences import read_current
 
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 DAYS = "Mon Tue Wed Thu Fri Sat Sun".split()
+EARLY = dt.timedelta(hours=1)
+"""A worker's clock may be ahead of the database's by so much before its lines are yesterday's."""
+
 NAMED_DAYS = 6
 """So many days back a day is called by its name."""
 
@@ -25,6 +28,18 @@ def write_clock(moment: dt.datetime, *, seconds: bool = True) -> str:
     if read_current().hours == 24:
         return f"{local.hour:02}{end}"
     return f"{local.hour % 12 or 12}{end} {'am' if local.hour < 12 else 'pm'}"
+
+
+def write_log_clock(text: str, by: dt.datetime) -> str:
+    """The time with which a line of a log begins, '14:37:55' in UTC, as the person's.
+
+    `by` is when the log ended, at the latest: the zone's offset is that of the day.
+    """
+    try:
+        moment = dt.datetime.combine(by.astimezone(dt.UTC), dt.time.fromisoformat(text), dt.UTC)
+    except ValueError:
+        return text
+    return write_clock(moment if moment <= by + EARLY else moment - dt.timedelta(days=1))
 
 
 def write_hour(moment: dt.datetime) -> str:

@@ -11,6 +11,7 @@ from dashboard import shown, words
 from dashboard.diffs import compare_texts
 from dashboard.templatetags.longwatch import write_json
 from ledger import transcripts
+from ledger.circles import find_circles
 from ledger.turns import KEY, shorten_turn
 
 FRAME = "A person who watches this task says:\n\n"
@@ -74,29 +75,15 @@ def show_messages(task_id: UUID, status: str) -> list[dict[str, Any]]:
     return [one | {"look": MESSAGES[one["state"]], "by": called[one["by"]]} for one in found[::-1]]
 
 
-TIMES = 3
-"""The same call that fails, or brings the same, so often within the turns shown goes in circles."""
-
-
 def find_circle(turns: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """`{tool, args, times, failed}` of the call that the last turn repeats; `turns` as
-    `show_turns` gives them, newest first. None when it goes on."""
-    live = [one for one in turns if not one["superseded"]]
-    made = [
-        [(entry["tool"], entry["body"]["text"], entry["result"]["body"]["text"],
-          entry["result"]["look"].css == "is-fail")
-         for entry in turn["entries"] if entry["kind"] == "call" and entry["result"]]
-        for turn in live
-    ]  # fmt: skip
-    before = [call for calls in made for call in calls]
-    for call in made[0] if made else ():
-        # A failure is one whatever it says; what succeeds may be asked again while it changes.
-        same = [one for one in before if one[:2] == call[:2]
-                and ((call[3] and one[3]) or one[2:] == call[2:])]  # fmt: skip
-        if len(same) >= TIMES:
-            return {"tool": call[0], "args": clip(call[1])["first"], "times": len(same),
-                    "failed": call[3]}  # fmt: skip
-    return None
+    """`{tool, args, times, failed}` of the call that the last of these turns (newest first)
+    repeats. None when it goes on."""
+    live = [(one["turn"], one["messages"]) for one in turns[::-1] if not one["superseded"]]
+    if not live or not (found := find_circles(live)):
+        return None
+    one = found[0]
+    args = clip(_write_args(one.args))["first"]
+    return {"tool": one.tool, "args": args, "times": one.times, "failed": one.failed}
 
 
 def _show_turn(

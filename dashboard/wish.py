@@ -12,6 +12,10 @@ from dashboard.access import PageRequest
 from dashboard.axis import OPEN_END
 
 COMPACT, ATTEMPTS, EVENTS = "", "attempts", "events"
+OUTPUT, INPUT, LOG, UNITS = "", "input", "log", "units"
+TABS = {OUTPUT: "Output", INPUT: "Input", LOG: "Log", UNITS: "Units"}
+"""What the panel shows of a unit."""
+
 MODES = {COMPACT: "Compact", ATTEMPTS: "Attempts", EVENTS: "All events"}
 """How fine the timeline is: a row for each step, for each attempt, for each event."""
 
@@ -39,6 +43,7 @@ class Wish:
     find: str = ""
     zoom: tuple[int, int] | None = None
     list: str = ""
+    tab: str = OUTPUT
 
     @property
     def narrows(self) -> bool:
@@ -60,6 +65,7 @@ class Wish:
             "find": wish.find,
             "zoom": _write_zoom(*wish.zoom) if wish.zoom else "",
             "list": wish.list,
+            "tab": wish.tab,
         }
         return {name: value for name, value in named.items() if value}
 
@@ -70,7 +76,9 @@ class Wish:
 
     def go_on(self) -> Wish:
         """What is wanted of the next task, too: how it is shown, and the list."""
-        return Wish(squeeze=self.squeeze, mode=self.mode, failed=self.failed, list=self.list)
+        return Wish(
+            squeeze=self.squeeze, mode=self.mode, failed=self.failed, list=self.list, tab=self.tab
+        )
 
 
 def read_wish(request: PageRequest) -> Wish:
@@ -87,7 +95,7 @@ def read_wish(request: PageRequest) -> Wish:
         mode if mode in MODES else COMPACT, _read_text(given, "open"),
         _read_number(given.get("skip", "")), given.get("failed") == "1",
         _read_text(given, "kind"), _read_text(given, "find").strip(), zoom,
-        _read_text(given, "list", MAX_LIST),
+        _read_text(given, "list", MAX_LIST), tab if (tab := given.get("tab", "")) in TABS else "",
     )  # fmt: skip
 
 

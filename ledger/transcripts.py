@@ -154,18 +154,34 @@ def _add_totals(task_id: UUID, rows: list[StepOutput], turns: list[dict[str, Any
     """`total`: what all stored units up to this one have used."""
     if not rows:
         return
-    before = StepOutput.objects.filter(task=task_id, seq__lte=rows[-1].seq)
-    used = {
-        row["seq"]: row for row in
-        before.filter(seq__gte=rows[0].seq).order_by("seq").values("seq", "tokens", "cost")
-    }  # fmt: skip
-    sums = before.aggregate(tokens=Sum("tokens"), cost=Sum("cost"))
-    tokens, cost = sums["tokens"] or 0, sums["cost"] or 0
+    tokens, cost = _sum_before(task_id, rows[0].seq)
+    units = StepOutput.objects.filter(task=task_id, seq__gte=rows[0].seq, seq__lte=rows[-1].seq)
     shown = {row.seq: turn for row, turn in zip(rows, turns, strict=True)}
-    for seq in sorted(used, reverse=True):
+    for seq, more, paid in units.order_by("seq").values_list("seq", "tokens", "cost"):
+        tokens, cost = tokens + more, cost + paid
         if seq in shown:
             shown[seq]["total"] = {"tokens": tokens, "cost": format_money(cost)}
-        tokens, cost = tokens - used[seq]["tokens"], cost - used[seq]["cost"]
+
+
+_SUMS: dict[UUID, tuple[int, int, int]] = {}
+"""Of the transcripts that were read last: up to which unit a sum is known, tokens, money. An
+output is never changed, so a page that follows a task of thousands adds up the new ones only."""
+
+MAX_SUMS = 500
+
+
+def _sum_before(task_id: UUID, seq: int) -> tuple[int, int]:
+    """What the units before `seq` used."""
+    known = _SUMS.get(task_id, (0, 0, 0))
+    start, tokens, cost = known if known[0] < seq else (0, 0, 0)
+    units = StepOutput.objects.filter(task=task_id, seq__gt=start, seq__lt=seq)
+    more = units.aggregate(tokens=Sum("tokens"), cost=Sum("cost"))
+    tokens, cost = tokens + (more["tokens"] or 0), cost + (more["cost"] or 0)
+    if known[0] < seq:
+        if len(_SUMS) >= MAX_SUMS:
+            _SUMS.clear()
+        _SUMS[task_id] = (seq - 1, tokens, cost)
+    return tokens, cost
 
 
 def _add_questions(task_id: UUID, turns: list[dict[str, Any]]) -> None:

@@ -13,6 +13,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from dashboard import times
+from dashboard.loglines import colour_lines
 from dashboard.rich_text import reveal_controls
 from dashboard.templatetags.longwatch import DASH, duration, read_server_time, say_span, write_json
 from dashboard.wish import Wish
@@ -84,6 +85,12 @@ def countdown(until: dt.datetime) -> SafeString:
 def since(moment: dt.datetime | None) -> str:
     """How long ago, in words: '8.2 s'."""
     return duration(read_server_time() - moment) if moment else DASH
+
+
+@register.filter
+def log_lines(text: str, ended: dt.datetime) -> SafeString:
+    """The end of a log that ended then, as people read it."""
+    return colour_lines(text, ended)
 
 
 @register.filter

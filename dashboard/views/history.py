@@ -33,17 +33,18 @@ def show_outputs(request: PageRequest, task_id: UUID) -> HttpResponseBase:
 @require_safe
 @allow(READ)
 def show_events(request: PageRequest, task_id: UUID) -> HttpResponseBase:
-    """The events, newest first, timers too; `kind` narrows them to one."""
+    """The events, newest first, timers too; narrowed by `kind`, and by text (`q`)."""
     kind = request.GET.get("kind", "")
     if kind and kind not in KINDS:
         raise InvalidInput("kind", f"is none; it takes one of {', '.join(sorted(KINDS))}.")
     before = read_seq(request.GET.get("before", ""))
-    rows = queries.list_latest_events(task_id, before=before, limit=PAGE, kind=kind)
+    text = request.GET.get("q", "").replace("\0", "").strip()[:100]
+    rows = queries.list_latest_events(task_id, before=before, limit=PAGE, kind=kind, text=text)
     called = shown.name_actors({past.actor_text(row["actor"]) for row in rows})
     events = past.tell_events(rows, called)
     there = queries.list_kinds(task_id)
     kinds = sorted((words.EVENTS[one].label, one) for one in KINDS if one in there)
-    context = {"events": events, "what": "Events", "kind": kind, "kinds": kinds}
+    context = {"events": events, "what": "Events", "kind": kind, "kinds": kinds, "text": text}
     return render_record(request, task_id, context, rows)
 
 

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_safe
 from dashboard import loglines
 from dashboard.access import PageRequest, allow
 from dashboard.htmx import find_unchanged, render_page, wants_part
+from dashboard.templatetags.longwatch import read_server_time
 from ledger import queries
 from ledger.access import READ
 from ledger.errors import InvalidInput
@@ -83,4 +84,5 @@ def choose_lines(found: dict[str, Any], level: str, words: str) -> dict[str, Any
         text = "\n".join(wanted)
     shown = loglines.cut_start(text, SHOWN)
     missing = len(shown) < len(text) or found["next"] > len(found["text"].encode())
-    return {"lines": loglines.colour_lines(shown), "cut": missing, **more}
+    by = found["at"] or read_server_time()
+    return {"lines": loglines.colour_lines(shown, by), "cut": missing, **more}

@@ -3,9 +3,11 @@ allowed stands in the unit's output, and what people were asked is an approval."
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ledger.canonical import clean_text
+from ledger.circles import TIMES, find_circles
 from ledger.durability import insist_on
 from ledger.events import Actor, record_event
 from ledger.models import Event
@@ -23,9 +25,14 @@ def record_denial(ctx: Context, tool: str, call: str, reason: str) -> None:
     _record_call(ctx, "tool_denied", tool=tool, call=call, reason=clean_text(reason, LONGEST))
 
 
-def record_circle(ctx: Context, circle: dict[str, Any]) -> None:
-    """Put down what `find_circle` found."""
-    _record_call(ctx, "circling", **circle)
+def record_circle(ctx: Context, turns: Sequence[tuple[int, Sequence[Any]]]) -> None:
+    """Put down the circle that the last of these turns closes, if it does: each once."""
+    for one in find_circles(turns):
+        if one.before < TIMES:
+            _record_call(
+                ctx, "circling", tool=one.tool, call=one.call, times=one.times, failed=one.failed
+            )
+            return
 
 
 def _record_call(ctx: Context, kind: str, *, call: str, **data: Any) -> None:

@@ -17,7 +17,6 @@ from pydantic_graph import End
 
 from ledger import bounds, registry
 from ledger.agents.children import make_children, read_children
-from ledger.agents.circles import find_circle
 from ledger.agents.compacting import Compact, keep_session, summarise
 from ledger.agents.decisions import record_circle
 from ledger.agents.hearing import are_waiting, hear_messages, make_request, write_message
@@ -195,8 +194,8 @@ class _Player:
         new = _list_new(run, history, past, recorder, told)
         data = self._write(ctx, past, new, run.waiting, {}, recorder)
         data[KEY] |= more or {}
-        if circle := find_circle([*past.turns, Turn(ctx.turn, data[KEY]["messages"])]):
-            record_circle(ctx, circle)
+        turns = [(one.number, one.messages) for one in past.turns]
+        record_circle(ctx, [*turns, (ctx.turn, data[KEY]["messages"])])
         if heard:
             data[KEY]["heard"] = heard
         if run.waiting:

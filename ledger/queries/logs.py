@@ -6,6 +6,7 @@ A position in a log is a number that an answer gave: from there on the next one 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -42,6 +43,8 @@ class Attempt:
     """Of the row that holds it: an output's, an event's, or a live log's."""
     logged: bool = False
     """Whether a row holds some of its log."""
+    at: dt.datetime | None = None
+    """When it ended; None while it runs."""
 
 
 NONE = Attempt(0, "", 0, "")
@@ -89,7 +92,8 @@ def open_log(
     task_id: UUID, *, fence: int = 0, newest: int = 1
 ) -> tuple[Task, list[Attempt], dict[str, Any]]:
     """The task (with its title and workflow), its `newest` attempts, and as `read_log` the whole
-    log of `fence`, or of the last attempt. Raises NotFound, TaskNotFound, NotAllowed."""
+    log of `fence`, or of the last attempt, with `at`, when that ended. Raises NotFound,
+    TaskNotFound, NotAllowed."""
     task = _find_task(task_id)
     attempts = _list_attempts(task, "", {}, newest) if newest > 1 or not fence else []
     found = [one for one in attempts if one.fence == fence or not fence]
@@ -97,7 +101,8 @@ def open_log(
         found = _list_attempts(task, "", {"fence": fence}, 0)
         if not found:
             raise NotFound("log", fence)
-    return task, attempts, _show_log(task, found[-1] if found else NONE, 0, True)
+    attempt = found[-1] if found else NONE
+    return task, attempts, {**_show_log(task, attempt, 0, True), "at": attempt.at}
 
 
 def _show_log(task: Task, attempt: Attempt, after: int, whole: bool) -> dict[str, Any]:
@@ -139,12 +144,14 @@ def _list_attempts(task: Task, unit: str, fences: dict[str, int], newest: int) -
     live = LiveLog.objects.filter(**own, **named)
     told = Q(data__has_key="log_tail") & ~Q(data__log_tail="")
     # The first that knows of an attempt knows best.
-    for row, logged in _cut(outputs, "seq", newest, ~Q(log_tail=""), "step_name"):
-        found.setdefault(row[0], Attempt(row[0], row[1], row[2], DONE, row[3], logged))
-    for row, logged in _cut(events, "seq", newest, told, "step", "kind"):
-        found.setdefault(row[0], Attempt(row[0], row[1], row[2], ENDS[row[4]], row[3], logged))
-    for row, logged in _cut(live, "fence", newest, ~Q(text=""), "step"):
-        first = found.setdefault(row[0], Attempt(row[0], row[1], row[2], TAKEN, row[3]))
+    for row, logged in _cut(outputs, "seq", newest, ~Q(log_tail=""), "step_name", "finished_at"):
+        found.setdefault(row[0], Attempt(row[0], row[1], row[2], DONE, row[3], logged, row[4]))
+    for row, logged in _cut(events, "seq", newest, told, "step", "at", "kind"):
+        found.setdefault(
+            row[0], Attempt(row[0], row[1], row[2], ENDS[row[5]], row[3], logged, row[4])
+        )
+    for row, logged in _cut(live, "fence", newest, ~Q(text=""), "step", "at"):
+        first = found.setdefault(row[0], Attempt(row[0], row[1], row[2], TAKEN, row[3], at=row[4]))
         found[row[0]] = dataclasses.replace(first, logged=first.logged or logged)
     return [found[one] for one in sorted(found)][-newest:]
 

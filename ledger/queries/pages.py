@@ -6,12 +6,16 @@ import dataclasses
 import datetime as dt
 import zlib
 from collections.abc import Iterable
+from functools import reduce
+from operator import or_
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, F, QuerySet, Sum
+from django.db.models import Count, F, Q, QuerySet, Sum, TextField
+from django.db.models.functions import Cast
 
 from ledger import clock, conf, states
+from ledger.calls import sees_payload
 from ledger.conf import format_money
 from ledger.errors import NotFound
 from ledger.models import Approval, Event, StepOutput, Task
@@ -130,13 +134,18 @@ def find_edit_reason(task_id: UUID, seq: int) -> str:
 
 
 def list_latest_events(
-    task_id: UUID, *, before: int = 0, limit: int = 50, kind: str = ""
+    task_id: UUID, *, before: int = 0, limit: int = 50, kind: str = "", text: str = ""
 ) -> list[dict[str, Any]]:
     """The last events of a task, newest first, without the checkpoints (those are its outputs).
 
-    `kind` narrows them to one kind, `before` to those of a lower seq.
+    `kind` narrows them to one kind, `before` to those of a lower seq, `text` to those with it in
+    kind, step, actor or, of who sees contents, in the data as it is stored.
     """
     rows = Event.objects.filter(task=task_id).order_by("-seq")
+    if text:
+        names = ("kind", "step", "actor", *(("written",) if sees_payload() else ()))
+        has = [Q(**{f"{name}__icontains": text}) for name in names]
+        rows = rows.alias(written=Cast("data", TextField())).filter(reduce(or_, has))
     if kind:
         rows = rows.filter(kind=kind)
     if before:

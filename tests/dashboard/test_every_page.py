@@ -86,7 +86,7 @@ def list_pages(three: Workflow) -> dict[str, list[str]]:
         "workflow": [[three.name]], "task": [[task.id], [edited.id], [parent.id]],
         "outputs": [[task.id], [edited.id]], "output": [[task.id, seq], [edited.id, edit]],
         "events": [[task.id]], "handoff": [[task.id]], "log": [[task.id]],
-        "transcript": [[task.id]],
+        "transcript": [[task.id]], "compare": [[task.id], [edited.id]],
         "token-act": [[token.pk, "rotate"], [token.pk, "revoke"]],
         "worker-act": [[OWNER, "drain"], [OWNER, "declare-dead"]],
         "act": [[task.id, name] for name in ACTIONS if name != "edit"],

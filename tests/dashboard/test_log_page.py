@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import Any
 
@@ -104,7 +105,8 @@ def test_what_is_looked_for_is_followed(operator: Client, three: Workflow) -> No
 
 
 def test_colour_changes_no_character() -> None:
-    coloured = loglines.colour_lines(LOG + "\n\x08 not a line of ours\u202e")
+    ended = dt.datetime(2026, 11, 30, 23, tzinfo=dt.UTC)
+    coloured = loglines.colour_lines(LOG + "\n\x08 not a line of ours\u202e", ended)
     assert re.findall("<b class=.(.*?).>(.*?)</b>", coloured) == [
         ("badt", "ERROR"),
         ("warnt", "WARNING"),

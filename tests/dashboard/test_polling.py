@@ -44,6 +44,20 @@ def poll(client: Client, path: str, tag: str) -> Any:
     return client.get(path, headers=PART | {"HX-PTag": tag})
 
 
+SERVERS_OWN = (
+    b"HTTP/1.1 304 Not Modified\r\nServer: gunicorn\r\nDate: Mon, 30 Nov 2026 15:53:51 GMT\r\n"
+    b"Connection: keep-alive\r\n\r\n"
+)
+"""What gunicorn says besides."""
+
+
+def count_bytes(answer: Any) -> int:
+    """Of an answer without a body, on the wire."""
+    lines = [*(f"{name}: {value}" for name, value in answer.items())]
+    lines += [one.output() for one in answer.cookies.values()]
+    return len(SERVERS_OWN) + sum(len(line) + 2 for line in lines)
+
+
 def settle(client: Client, path: str) -> str:
     """The tag of a page that stands: the view's, and the mark behind it."""
     tag = client.get(path, headers=PART)["HX-PTag"]
@@ -133,6 +147,8 @@ def test_a_poll_that_finds_nothing_new_takes_one_look(
     with django_assert_num_queries(4):  # the session, the person, what they may; the mark
         answer = poll(operator, path, tag)
     assert (answer.status_code, answer.content, answer["HX-PTag"]) == (304, b"", tag)
+    assert count_bytes(answer) <= 300
+    assert answer["Cache-Control"] == "no-store"
     assert answer["Cache-Control"]
     submit(three)
     if path in ("/", "/tasks/"):

@@ -116,6 +116,7 @@ def test_an_unchanged_poll_is_a_304_without_a_body(operator: Client, three: Work
     assert tag == f"{task.revision}.{task.beat}"
     poll = operator.get(path_of(task), headers=PART | {"HX-PTag": tag})
     assert (poll.status_code, poll.content) == (304, b"")
+    assert set(poll.headers) == {"HX-PTag", "X-Request-ID", "Cache-Control"}
 
 
 def test_a_beat_sends_the_vitals_and_the_picture(operator: Client, three: Workflow) -> None:

@@ -136,6 +136,7 @@ def pages(three: Workflow) -> list[str]:
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
         f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
+        f"{of_task}compare/?step=a", f"{of_task}?tab=input", f"{of_task}?tab=log",
         f"/tasks/{dead.id}/effect/", f"/tasks/{dead.id}/compensate/",
         *texts, f"{of_file}view/", f"{of_file}changes/", "/approvals/", f"/approvals/{asked.id}/",
         f"/approvals/{limit.id}/", "/since/", "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
