@@ -115,6 +115,10 @@ def load_context(request: PageRequest, row: Approval) -> dict[str, Any]:
     task, asked = row.task, list_asked(row, str(request.actor))
     files = changes.read_changes(row.payload, row.attached).files
     tests = [file for file in files if file.is_test]
+    revised = compare_asked(row, asked)
+    fresh = dict(revised["files"]) if revised else {}
+    for file in files:
+        file.fresh = fresh.get(file.path, "")
     return {
         "rest": outcomes.list_rest(row),
         "changed": [file for file in files if not file.is_test],
@@ -128,7 +132,7 @@ def load_context(request: PageRequest, row: Approval) -> dict[str, Any]:
         "asked_before": [one for one in asked if one["step"] == row.step],
         "asked_besides": [one for one in asked if one["step"] != row.step],
         "asked": asked,
-        "revised": compare_asked(row, asked),
+        "revised": revised,
     }
 
 

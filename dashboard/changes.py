@@ -24,6 +24,7 @@ class FileChange:
 
     `lines` are empty when they are `later` to be loaded. `cut` says why they are not the whole
     change: "here" (the page stops, all of it is a download) or "there" (the workflow sent a part).
+    `fresh` says what became of its change since it was asked before.
     `pair` are the two artifacts that are compared, and `why` says why their diff is not shown.
     """
 
@@ -37,6 +38,7 @@ class FileChange:
     cut: str = ""
     pair: tuple[dict[str, Any], ...] = ()
     why: str = ""
+    fresh: str = ""
 
     @property
     def is_test(self) -> bool:

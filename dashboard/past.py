@@ -180,15 +180,17 @@ def join_words(parts: Sequence[str]) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def say_rest(runs: Sequence[float], used: float) -> str:
-    """How much work is left, from past runs of the same version: a range, or why there is none."""
+def say_rest(runs: Sequence[float], used: float, *, brief: bool = False) -> str:
+    """How much work is left, from past runs of the same version: a range, or why there is none;
+    `brief` for a row of a list."""
     if len(runs) < 5:
         return "no estimate yet"
     ordered = sorted(runs)
     low, high = ordered[len(ordered) // 4], ordered[-1]
     if used >= high:
-        return f"longer than all of the last {len(runs)} runs"
-    return f"{say_range(max(0.0, low - used), high - used)} left ({len(runs)} runs)"
+        return "longer than ever" if brief else f"longer than all of the last {len(runs)} runs"
+    left = f"{say_range(max(0.0, low - used), high - used)} left"
+    return left if brief else f"{left} ({len(runs)} runs)"
 
 
 def say_range(low: float, high: float) -> str:

@@ -102,7 +102,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "approval-file": ("GET", READ),
     "answer": ("POST", APPROVE), "undo": ("POST", APPROVE), "artifact": ("GET", READ),
     "artifact-view": ("GET", READ), "artifact-changes": ("GET", READ),
-    "transcript": ("GET", READ), "compare": ("GET", READ),
+    "transcript": ("GET", READ), "compare": ("GET", READ), "bundle": ("GET", READ),
     "alerts": ("GET", OPERATE), "alert-new": ("GET", ADMIN), "alert": ("GET", ADMIN),
     "alert-act": ("POST", OPERATE), "worker-act": ("GET", OPERATE),
     "lanes": ("GET", READ), "lane": ("GET", OPERATE), "lane-act": ("POST", OPERATE),
@@ -389,7 +389,8 @@ def judge_page(caller: Caller, name: str, scope: str, *, part: bool) -> set[int]
         return {403}
     of_task = {"task", "handoff", "log", "outputs", "output", "events", "act", "approval", "answer",
                "approval-file", "undo", "artifact", "artifact-view", "artifact-changes",
-               "alert", "alert-act", "transcript", "compare", "bulk", "bulk-stop"}  # fmt: skip
+               "alert", "alert-act", "transcript", "compare", "bundle", "bulk",
+               "bulk-stop"}  # fmt: skip
     return {404} if not caller.lane and name in of_task else set()
 
 

@@ -34,6 +34,7 @@ from dashboard.listing import (
     read_wanted,
 )
 from dashboard.polling import skip_unwritten
+from dashboard.rests import estimate_rests
 from dashboard.saved import list_tabs
 from dashboard.shown import show_row
 from dashboard.templatetags.longwatch import capped as say_capped
@@ -157,6 +158,7 @@ def load_list(wanted: Wanted, seen: Seen, cursor: str, now: dt.datetime) -> dict
     if seen.kept:
         rows = lists.read_page(rows)
         older = str(rows.tasks[-1].pk) if seen.more and rows.tasks else None
+    rests = estimate_rests(rows.tasks, now) if "progress" in wanted.list_columns() else {}
     matching = sum(seen.counts[status] for status in seen.asked.list_statuses())
     top = [("first", write_ids([seen.first]))] if seen.first else []
     stand = [("rows", write_ids([row.pk for row in rows.tasks]))] if rows.tasks else []
@@ -172,6 +174,7 @@ def load_list(wanted: Wanted, seen: Seen, cursor: str, now: dt.datetime) -> dict
         "rows": [
             show_row(task, now)
             | {"tries": say_tries(task), "left": row.pk in rows.left, "can": list_possible(row)}
+            | {"rest": rests.get(row.pk, "")}
             for task, row in zip(rows.show(), rows.tasks, strict=True)
         ],
         "facets": list_facets(wanted, seen.counts),

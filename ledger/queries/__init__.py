@@ -17,7 +17,7 @@ from ledger.queries.artifacts import (
 from ledger.queries.editing import look_for_edit
 from ledger.queries.effects import list_effects, list_latest_effects
 from ledger.queries.ended import Amount, EndedSums, Steps, sum_ended
-from ledger.queries.estimates import PastRuns, read_past_runs
+from ledger.queries.estimates import PastRuns, read_past_runs, read_runs
 from ledger.queries.filters import FILTERS, NOT, SEARCHED, TaskFilter, match_filter
 from ledger.queries.fleet import (
     Fleet,
@@ -184,6 +184,7 @@ __all__ = [
     "read_log",
     "read_past_runs",
     "read_revision",
+    "read_runs",
     "read_tag",
     "require_family",
     "require_payload",

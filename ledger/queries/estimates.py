@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import collections
+import functools
+import operator
 import statistics
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from django.db.models import F, FilteredRelation, Q, Sum
@@ -26,6 +29,28 @@ class PastRuns(NamedTuple):
 
     runs: list[float]
     steps: dict[str, float]
+
+
+def read_runs(versions: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[float]]:
+    """Working seconds of the last completed runs of each (workflow, version), in one query."""
+    wanted = sorted(set(versions))
+    if not wanted:
+        return {}
+    latest = see_tasks().filter(finished_at__isnull=False).order_by("-finished_at")
+    either = functools.reduce(
+        operator.or_, (Q(workflow=name, workflow_version=version) for name, version in wanted)
+    )
+    rows = see_tasks().filter(
+        either, pk__in=latest.values("pk")[:RUNS_READ], status=states.COMPLETED,
+        wall_left__isnull=False, copied_from__isnull=True,
+    )  # fmt: skip
+    columns = ("workflow", "workflow_version", F("limit_wall") - F("wall_left"))
+    found: dict[tuple[str, str], list[float]] = {version: [] for version in wanted}
+    for name, version, wall in rows.order_by("-finished_at").values_list(*columns):
+        runs = found[name, version]
+        if len(runs) < COMPARED:
+            runs.append(max(0.0, wall))
+    return found
 
 
 def read_past_runs(workflow: str, version: str) -> PastRuns:

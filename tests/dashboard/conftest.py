@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.test import Client
 
+from dashboard.rests import forget_runs
 from ledger import clock, registry
 from ledger.workflows import Workflow
 from tests.factories import make_workflow
@@ -56,7 +57,8 @@ def three() -> Iterator[Workflow]:
 
 @pytest.fixture(autouse=True)
 def still_clock() -> Iterator[None]:
-    """Put the database's clock back where it was."""
+    """Put the database's clock back where it was; nothing is known of another test's runs."""
+    forget_runs()
     yield
     clock.offset = 0.0
 

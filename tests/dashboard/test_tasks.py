@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from dashboard.listing import VIEWS
+from dashboard.rests import forget_runs
 from ledger import clock, states
 from ledger.models import Task, Worker
 from ledger.transitions import deleting, operators, sweeps
@@ -293,3 +294,31 @@ def test_a_parent_links_to_its_children(operator: Client, three: Workflow) -> No
     assert {row["parent"] for row in listed.context["rows"]} == {str(parent.pk)}
     assert len(listed.context["rows"]) == 2
     assert operator.get(reverse("dashboard:tasks"), {"parent": "x"}).status_code == 422
+
+
+def test_a_row_of_a_running_task_says_how_much_is_left(
+    operator: Client, three: Workflow, django_assert_max_num_queries: Any
+) -> None:
+    ended = [make_in(states.COMPLETED, three).pk for _ in range(5)]
+    Task.objects.filter(pk__in=ended).update(wall_left=F("limit_wall") - 600)
+    Task.objects.filter(pk=ended[0]).update(status=states.CANCELLED)
+    make_in(states.RUNNING, three)
+    submit(three)
+
+    def read_rests() -> list[str]:
+        forget_runs()
+        with django_assert_max_num_queries(12):
+            page = operator.get("/tasks/").content.decode()
+        return re.findall(r'<small class="rest">(.*?)</small>', page)
+
+    assert read_rests() == ["no estimate yet"]
+    Task.objects.filter(pk=ended[0]).update(
+        status=states.COMPLETED, wall_left=F("limit_wall") - 1200
+    )
+    [rest] = read_rests()
+    assert re.fullmatch("(9|10)\N{EN DASH}20 m left", rest)
+    operator.get("/tasks/")
+    with CaptureQueriesContext(connection) as queries:
+        operator.get("/tasks/")
+    assert not any("limit_wall" in one["sql"] and "wall_left" in one["sql"] and " - " in one["sql"]
+                   for one in queries.captured_queries), "read once for a while"  # fmt: skip
