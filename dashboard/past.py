@@ -143,10 +143,11 @@ def tell_events(
 
 def _leave_out_actor(event: dict[str, Any]) -> dict[str, Any]:
     """The data without `by` where that names who did it once more."""
-    data: dict[str, Any] = event["data"]
-    if data.get("by") != actor_text(event["actor"]):
-        return data
-    return {name: value for name, value in data.items() if name != "by"}
+    actor, data = actor_text(event["actor"]), event["data"]
+    kept = {name: value for name, value in data.items() if (name, value) != ("by", actor)}
+    if isinstance(said := kept.get("feedback"), dict) and said.get("by") == actor:
+        kept["feedback"] = {name: value for name, value in said.items() if name != "by"}
+    return kept
 
 
 def count_kinds(record: Iterable[dict[str, Any]]) -> list[tuple[str, str, int]]:

@@ -101,7 +101,7 @@ def _list_span(head: Row, span: Span, axis: Axis) -> Row:
     look = dataclasses.replace(look, label=SHORT.get(span.kind, look.label))
     name = f"turn {span.turn}" if span.kind in WORK else ""
     if name and span.round:
-        name += f", round {span.round}"
+        name += f", r{span.round}"  # the label of its bar has the whole word
     row = Row(head.index, name, look, span.open, False, sub=True, took=span.took,
               unit=span.seq if stored else 0, event=span.seq if told else 0,
               bars=join_spans([span], axis))  # fmt: skip

@@ -179,7 +179,10 @@
   // Dialogs: a form loaded into the one <dialog>. Without script its link opens it as a page.
   document.addEventListener("htmx:after:swap", (event) => {
     const dialog = find("dialog");
-    if (dialog && dialog.childElementCount && !dialog.open) dialog.showModal();
+    if (dialog && dialog.childElementCount && !dialog.open) {
+      dialog.showModal();
+      dialog.scrollTop = 0; // the focus is at its end, what it is about at its beginning
+    }
     root.dataset.theme = find("theme")?.dataset.theme ?? root.dataset.theme;
     showEnd();
     showWaiting();

@@ -136,7 +136,6 @@ def pages(three: Workflow) -> list[str]:
         f"{of_task}outputs/", f"{of_task}events/", f"{of_task}restart/", f"{of_task}limits/",
         f"{of_task}cancel/", f"{of_task}fork/", f"{of_task}edit/?unit={seq}", f"{of_task}change/",
         f"{of_task}signal/", f"{of_task}handoff/", "/tasks/demo/", f"/tasks/{parent.id}/",
-        f"{of_task}compare/?step=a", f"{of_task}?tab=input", f"{of_task}?tab=log",
         f"/tasks/{dead.id}/effect/", f"/tasks/{dead.id}/compensate/",
         *texts, f"{of_file}view/", f"{of_file}changes/", "/approvals/", f"/approvals/{asked.id}/",
         f"/approvals/{limit.id}/", "/since/", "/alerts/", "/alerts/new/", f"/alerts/{rule.id}/",
@@ -181,12 +180,14 @@ def leave_texts(held: sql.Claimed, three: Workflow) -> list[str]:
     make_context(held, three).handoff()
     texts = {"sums.csv": f"a,{LONG}\n{LONG},1\n", "read.md": f"# {LONG}\n\n### b\n\n- {LONG}\n"}
     saved = [artifacts.save_artifact(held, *one) for one in texts.items()]
-    log = f"/tasks/{held.task_id}/log/"
+    of_task = f"/tasks/{held.task_id}/"
+    tabs = [f"{of_task}?tab=input", f"{of_task}?tab=log", f"{of_task}compare/?step=a"]
+    log = f"{of_task}log/"
     views = [f"/artifacts/{one.pk}/view/" for one in saved]
     save_view(LONG[:60], ViewDraft([("lane", LONG[:90])]), OPERATOR, shared=True)
     views += ["/tasks/views/", "/tasks/views/new/?lane=night"]
     views += [f"/tasks/?menu=columns&columns={','.join(COLUMNS)}"]
-    return [*views, log, f"{log}?level=error&q={LONG}", f"/lanes/set/?lane={LONG[:90]}"]
+    return [*views, *tabs, log, f"{log}?level=error&q={LONG}", f"/lanes/set/?lane={LONG[:90]}"]
 
 
 def find_faults(page: Any) -> list[str]:
