@@ -10,13 +10,12 @@ from django.db.models import OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce
 
 from ledger import clock, states
-from ledger.errors import TaskNotFound
 from ledger.models import Task
 from ledger.queries.counting import CountRows
 from ledger.queries.filters import SEARCHED, SEARCHED_TEXT, IsStalled, TaskFilter
 from ledger.queries.pages import select_waiting
 from ledger.queries.searching import HasText
-from ledger.queries.seen import find_hidden_family, see_tasks
+from ledger.queries.seen import explain_missing, find_hidden_family, see_tasks
 
 _EVER = Value(dt.datetime(1, 1, 2, tzinfo=dt.UTC))
 
@@ -38,7 +37,7 @@ def find_shown(task_id: UUID, beside: TaskFilter | None = None) -> Any:
         looks |= _look_beside(beside)
     row = see_tasks().annotate(**looks).filter(pk=task_id).first()
     if row is None:
-        raise TaskNotFound(task_id)
+        raise explain_missing(task_id)
     return row
 
 

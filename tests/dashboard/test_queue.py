@@ -214,6 +214,12 @@ def test_a_revised_question_shows_what_changed_since_it_was_looked_at(
     second = ask_again(three, first, payload={"files": now}, body="New words",
                        proposal={"title": "B", "same": 1}, form={"type": "object"})  # fmt: skip
     page = approver.get(reverse("dashboard:approval", args=[second.id])).content.decode()
+    files = page.partition('id="files-h"')[2].partition("</section>")[0]
+    mark = r'<span class="mono">([\w.]+)</span>(?:<span class="tag is-fix">([^<]+)</span>)?'
+    assert re.findall(mark, files) == [
+        ("a.py", "changed since you looked"), ("new.py", "changed since you looked"),
+        ("kept.py", ""),
+    ]  # fmt: skip
     part = page.partition('id="revised"')[2].partition("</section>")[0]
     assert "Changed since you last looked" in part
     assert re.findall(r'<span class="mono">([\w.]+)</span> ([\w ]+)<', part) == [
