@@ -149,8 +149,10 @@ def describe_status(task: Mapping[str, Any], now: dt.datetime) -> Look:
         # What keeps it is its lane or its key, unless nobody could run it.
         nobody = "worker" in why or why.startswith("none knows")
         return dataclasses.replace(NO_WORKER if nobody else look, note=why)
-    reason = task["status_reason"]
-    return dataclasses.replace(look, note=REASONS.get(reason, reason))
+    note = REASONS.get(task["status_reason"], task["status_reason"])
+    if task["pause_requested"] and status in {states.SCHEDULED, states.WAITING}:
+        note += "; pauses after that"
+    return dataclasses.replace(look, note=note)
 
 
 DEEDS = {

@@ -12,7 +12,17 @@ from ledger import states
 from ledger.models import Approval, Task
 from ledger.transitions import holder, operators
 from ledger.workflows import Workflow
-from tests.factories import OPERATOR, ask, claim, complete, make_unit, spawn, submit, wait_for
+from tests.factories import (
+    OPERATOR,
+    ask,
+    claim,
+    complete,
+    make_in,
+    make_unit,
+    spawn,
+    submit,
+    wait_for,
+)
 
 pytestmark = pytest.mark.both_databases
 
@@ -92,3 +102,11 @@ def test_a_limit_that_is_asked_about_says_what_a_no_does(operator: Client, three
     assert "The task gives up; all outputs stay, an operator can extend the limit." in text
     assert "Goes back to dead" not in text
     assert "<b>At a limit</b>" in read_page(operator, task)
+
+
+def test_what_waits_says_that_it_pauses_after_that(operator: Client, three: Workflow) -> None:
+    for status in (states.SCHEDULED, states.WAITING):
+        task = make_in(status, three)
+        assert "pauses after that" not in read_page(operator, task)
+        operators.pause_task(task.id, actor=OPERATOR)
+        assert "; pauses after that" in read_page(operator, task)
