@@ -13,6 +13,7 @@ from dashboard.times import tell_stored
 from ledger import queries, registry, states
 from ledger.canonical import clean_text
 from ledger.errors import UnknownWorkflow
+from ledger.keeping import REMOVED
 from ledger.models import Task
 from ledger.queries import Fleet
 from ledger.queries.effects import MARKS
@@ -145,6 +146,9 @@ def summarise_data(data: dict[str, Any], limit: int = 300) -> str:
 def summarise_event(kind: str, data: dict[str, Any]) -> str:
     """An event in one line: the kinds whose data are no sentence by themselves in words of their
     own, all others by `summarise_data`."""
+    if REMOVED in data:
+        kept = {name: value for name, value in data.items() if name != REMOVED}
+        return "; ".join(filter(None, (summarise_event(kind, kept), "the rest is removed")))
     said = SENTENCES.get(kind)
     if said is None or not said[0] <= data.keys():
         return summarise_data(data)
