@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -69,6 +70,19 @@ OUTCOMES = {
     "stopped": words.Look("Stopped", "pause", "is-idle"),
 }
 """What came of a task, in the order of the tabs of a page."""
+
+
+_PERSON = re.compile(r"\b(?:user:\d+|token:[0-9a-f-]{36})\b")
+
+
+def find_people(texts: Iterable[str]) -> set[str]:
+    """Who is named in sentences of the ledger's, which call people by their keys."""
+    return {one for text in texts for one in _PERSON.findall(text)}
+
+
+def write_names(text: str, called: Mapping[str, str]) -> str:
+    """The sentence with their names."""
+    return _PERSON.sub(lambda found: called.get(found[0], found[0]), text)
 
 
 def name_deed(name: str, number: int) -> str:

@@ -197,15 +197,18 @@ def show_bulk(request: PageRequest, bulk_id: UUID) -> HttpResponseBase:
     back = read_chosen(request.GET).back
     kept = {"back": back} if back else {}
     pairs = operation["selection"].get("filter")
-    called = shown.name_actors({operation["actor"], operation["stopped_by"] or "system"})
+    said = [row["why"] for row in page.items]
+    called = shown.name_actors(
+        {operation["actor"], operation["stopped_by"] or "system", *bulk.find_people(said)}
+    )
     context: dict[str, Any] = {
         "section": "bulk",
         "operation": show_one(operation, called),
         "alive": alive,
         "chips": list_chips([tuple(pair) for pair in pairs or ()]),
         "by_filter": pairs is not None,
-        "rows": [row | {"look": OUTCOMES[row["outcome"]],
-                        "seen": LOOKS.get(row["status_seen"])} for row in page.items],
+        "rows": [row | {"look": OUTCOMES[row["outcome"]], "seen": LOOKS.get(row["status_seen"]),
+                        "why": bulk.write_names(row["why"], called)} for row in page.items],
         "tabs": list_tabs(operation, outcome, kept),
         "here": urlencode({"outcome": outcome, **kept} if outcome else kept),
         "poll": urlencode({"outcome": outcome, "cursor": cursor, **kept}),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,10 +13,11 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from dashboard.access import PageRequest, allow
-from dashboard.bulk import ANSWER_DEEDS
+from dashboard.bulk import ANSWER_DEEDS, find_people, write_names
 from dashboard.bulk_forms import TogetherForm
 from dashboard.htmx import render_page
 from dashboard.queue import name_query, read_filter, sort_out, write_query
+from dashboard.shown import name_actors
 from dashboard.together import (
     LONG,
     OPENED,
@@ -64,13 +67,20 @@ def answer_together(request: PageRequest) -> HttpResponseBase:
             query = urlencode([*read_filter(request)[0].given.items(), *pairs])
             if len(query) <= MAX_QUERY:
                 return SeeOther(f"{request.path}?{query}")
-        looked = mark_long(name, look_at(name, asked, request.actor))
+        looked = look_with_names(name, asked, request)
         check_kind(looked)
     except InvalidInput as error:
         return refuse_choice(request, error, back=find_choice(request))
     if posted and "go" in given:
         return begin(request, name, asked, looked, given)
     return ask_first(request, name, looked)
+
+
+def look_with_names(name: str, asked: Sequence[Asked], request: PageRequest) -> list[Looked]:
+    """The questions as they are, with people by their names."""
+    looked = mark_long(name, look_at(name, asked, request.actor))
+    called = name_actors(find_people(one.why for one in looked))
+    return [dataclasses.replace(one, why=write_names(one.why, called)) for one in looked]
 
 
 def read_choice(given: QueryDict) -> tuple[Asked, ...]:
@@ -91,7 +101,7 @@ def choose(request: PageRequest) -> HttpResponseBase:
     rows = [one for name in TURNS for one in groups[name]]
     rows.sort(key=lambda one: (one["expires_at"], one["id"]))
     asked = [Asked(one["id"], one["digest"]) for one in rows]
-    looked = mark_long("approve", look_at("approve", asked, request.actor))
+    looked = look_with_names("approve", asked, request)
     context: dict[str, Any] = {
         "section": "approvals",
         "kinds": show_kinds(looked),
