@@ -89,6 +89,9 @@ def look_at(chosen: str, narrowed: Narrowed) -> Sight:
         if kind.name == trouble.GAVE_UP:
             marks.append(mark_rows(trouble.select_trouble(kind.name, unknown, narrowed)))
             continue
+        if kind.name == trouble.OVER and not chosen:
+            sight.rows[kind.name] = []  # on a page of their own: it runs by itself
+            continue
         rows = queries.list_trouble(kind.name, unknown, narrowed=narrowed)
         sight.rows[kind.name] = rows
         for row in rows:

@@ -11,30 +11,26 @@ from typing import Any, Final
 
 from django.db.models import Q
 
-from ledger import clock, hours, states
+from ledger import clock, states
 from ledger.queries.estimates import LEAST
 from ledger.queries.overview import read_rows
 from ledger.queries.seen import write_lanes
 
 TIMES: Final = 3
 SHARE: Final = 0.95
-WEEK_HOURS: Final = 168
 
 type Bounds = dict[tuple[str, str], float]
 """(workflow, version) -> seconds from its first claim after which a running task is over time."""
 
 
 def read_bounds() -> Bounds:
-    """Of the versions of which LEAST runs or more completed in the last week, in hours that are
-    over: one statement, of the caller's lanes."""
+    """Of the versions of which LEAST runs or more completed in the hours that are summed (those of
+    the last 8 days): one statement, of the caller's lanes."""
     lanes, values = write_lanes()
-    since = int(clock.read().timestamp()) // 3600 - WEEK_HOURS
-    good = sorted(hour for hour in hours.list_good() if hour >= since)
-    if not good:
-        return {}
     rows = read_rows(
         "SELECT workflow, version, took, CAST(sum(tasks) AS bigint), sum(seconds) "
-        f"FROM longwatch_hour_sum WHERE hour IN ({', '.join(map(str, good))}) "
+        "FROM longwatch_hour_sum WHERE hour IN (SELECT hour FROM longwatch_hour GROUP BY hour "
+        "HAVING max(CASE WHEN changed THEN 1 ELSE 0 END) = 0) "
         f"AND status = %s AND took IS NOT NULL{lanes} GROUP BY workflow, version, took "
         "ORDER BY took",
         [states.COMPLETED, *values],
