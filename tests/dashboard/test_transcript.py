@@ -137,6 +137,20 @@ def test_five_hundred_turns_are_read_page_by_page_and_long_ones_in_part(
     assert kept.task_id == task.pk
 
 
+def test_a_page_that_follows_adds_up_what_is_new_only(operator: Client, three: Workflow) -> None:
+    task = submit(three)
+    held = claim(three)
+    for turn in range(9):
+        held = store_turn(held, three, turn, say({"part_kind": "text", "content": f"turn {turn}"}))
+        if turn < 6:
+            continue
+        spent = f"so far {(turn + 1) * 120:,} tokens, ${(turn + 1) / 2:.2f}"
+        assert spent in read(operator, task, panel=1)
+        # No output is ever changed: were this one read again, the next sum would tell.
+        task.outputs.filter(turn=turn - 6).update(cost=0)
+    assert "so far 120 tokens, $0.00" in read(operator, task)
+
+
 def test_who_decided_of_a_call_stands_beside_it(operator: Client, three: Workflow) -> None:
     task = submit(three)
     ann = get_user_model().objects.create_user("ann")
