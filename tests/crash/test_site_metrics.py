@@ -30,18 +30,18 @@ def find_fallen(before: Scrape, after: Scrape) -> list[str]:
 
 def test_a_counter_is_right_when_workers_and_the_sender_are_killed(start_site: StartSite) -> None:
     with start_site() as cluster:
-        tasks = [cluster.submit(seconds=0.2, turns=2) for _ in range(2)]
+        tasks = [cluster.submit(seconds=2, turns=1) for _ in range(2)]
         (first, *_) = cluster.wait_for_attempts(1, "work")
+        cluster.signal(SIGKILL, first.pid)
         before = scrape()
         assert before("tasks_submitted_total", workflow="paced") == 2
-        cluster.signal(SIGKILL, first.pid)
         for task in tasks:
             wait_for_status(task, "completed")
         after = scrape()
         assert find_fallen(before, after) == []
         check_counters(after, "paced")
-        assert after("reclaims_total", workflow="paced") == 1
-        assert after("unit_duration_seconds_count", workflow="paced") == 8
+        assert after("reclaims_total", workflow="paced") >= 1
+        assert after("unit_duration_seconds_count", workflow="paced") == 6
         cursors = Tally.objects.filter(name="cursor", detail="StepOutput", value__gt=0)
         wait_for("the sender adds up", cursors.exists)
         cluster.signal_group(SIGKILL)
