@@ -36,8 +36,8 @@ where there are so many groups of the kind."""
 LOOKS, IDLE_LOOKS = 4, 200
 """Groups with keys that one pick looks into, of a worker with a task in hand and of an idle one."""
 
-type Write[Found] = Callable[[Sequence[Group], UUID | None], Found]
-"""Claims from groups, or one task of them."""
+type Write[Found] = Callable[[Sequence[Group] | None, UUID | None], Found]
+"""Claims from groups, or one task of them; of None, keeps the task in hand."""
 
 
 class Picker:
@@ -137,10 +137,10 @@ class Picker:
         if head is None:
             return None
 
-        def write(open_: Sequence[Group], this: UUID | None) -> Claimed | None:
-            return sql.claim_task(owner, open_, lease_seconds, head.task_id) if open_ else None
+        def write(open_: Sequence[Group] | None, this: UUID | None) -> Claimed | None:
+            return sql.claim_task(owner, [], lease_seconds, head.task_id) if open_ else None
 
-        def take(open_: Sequence[Group], this: UUID | None) -> Claimed | None:
+        def take(open_: Sequence[Group] | None, this: UUID | None) -> Claimed | None:
             return (
                 self._claim_head(head, write, None) if open_ and head.bound else write(open_, this)
             )
@@ -221,7 +221,6 @@ class Picker:
     ) -> Found:
         """Claim the task that is next, where some groups have keys. Those of a lane are looked at
         when its turn is next, and the lane's other groups have what ranks before them."""
-        leaving = own.task_id if own is not None and ends else None
         if own is not None and ends:
             self._blocked = {g: at for g, at in self._blocked.items() if g[1] != own.workflow}
         plain = [group for group in groups if group not in self._keyed]
@@ -230,13 +229,13 @@ class Picker:
             mine = [group for group in groups if group[0] == lane]
             others = [group for group in mine if group not in self._keyed]
             open_ = self._list_unblocked([group for group in mine if group in self._keyed])
-            heads = [self._look(group, leaving) for group in open_[:looks]]
+            heads = [self._look(group, own, ends) for group in open_[:looks]]
             looks -= len(heads)
             head = min((h for h in heads if h), key=lambda h: (h.rank, h.task_id), default=None)
             if head is not None and others:
                 first = read_best_rank(others)
                 head = head if first is None or head.rank <= first else None
-            if head is not None and (found := self._claim_head(head, write, leaving)) is not None:
+            if head is not None and (found := self._claim_head(head, write, own, ends)) is not None:
                 return found
             if others:
                 break
@@ -249,8 +248,9 @@ class Picker:
         now = time.monotonic()
         return [group for group in groups if self._blocked.get(group, 0.0) <= now]
 
-    def _look(self, group: Group, leaving: UUID | None) -> Head | None:
-        head, self._walked[group] = find_head(group, self._walked.get(group, ""), leaving)
+    def _look(self, group: Group, own: Claimed | None, ends: bool) -> Head | None:
+        own_id, after = None if own is None else own.task_id, self._walked.get(group, "")
+        head, self._walked[group] = find_head(group, after, own_id, ends=ends)
         if head is None:
             self._blocked = {g: at for g, at in self._blocked.items() if at > time.monotonic()}
             many = 8 if len(self._blocked) > MANY_BLOCKED else 1
@@ -258,11 +258,13 @@ class Picker:
         return head
 
     def _claim_head[Found: (Claimed | None, Settled | None)](
-        self, head: Head, write: Write[Found], leaving: UUID | None
+        self, head: Head, write: Write[Found], own: Claimed | None = None, ends: bool = False
     ) -> Found | None:
         """Claim this task if its key still has room; None: nothing was written."""
+        if own is not None and head.task_id == own.task_id:
+            return write(None, None)
         with sql.atomic():
-            if not has_room(head, leaving):
+            if not has_room(head, own.task_id if own is not None and ends else None):
                 self._wait(BUSY_SECONDS)
                 return None
             found = write([head.group], head.task_id)

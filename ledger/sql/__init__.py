@@ -178,7 +178,7 @@ def _read_claimed(row: Sequence[Any] | None) -> Claimed | None:
 
 
 def claim_task(
-    owner: str, groups: Sequence[Group], lease_seconds: float, this: UUID | None = None
+    owner: str, groups: Sequence[Group] | None, lease_seconds: float, this: UUID | None = None
 ) -> Claimed | None:
     """queued -> running: the best task of `groups` (in their order of lanes), or None.
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db import connection
 from django.db.models import Count, Q
 
-from ledger import states
+from ledger import clock, conf, states
 from ledger.models import Task
 from ledger.sql.lanes import try_named_lock
 
@@ -31,11 +31,18 @@ UNDER_WAY = Q(held_key__isnull=False, finished_at__isnull=True)
 """True for a task that holds its key."""
 
 _GROUP = "q.status = 'queued' AND q.lane = %s AND q.workflow = %s AND q.workflow_version = %s"
-_HEAD = """SELECT q.id, q.rank, q.concurrency_key, q.concurrency_limit, q.held_key
-  FROM longwatch_task q"""
+_COLUMNS = "q.concurrency_key, q.concurrency_limit, q.held_key, q.priority FROM longwatch_task q"
+_HEAD = f"SELECT q.id, q.rank, {_COLUMNS}"
 _FIRST = "ORDER BY q.rank, q.id LIMIT 1"
 _BEGUN = f"{_HEAD} WHERE {_GROUP} AND q.held_key IS NOT NULL {_FIRST}"
 _HEADS = f"{_HEAD} WHERE {_GROUP} ORDER BY q.rank, q.id LIMIT {HEADS}"
+_HOLDER = f"""SELECT q.id,
+    CASE WHEN q.status = 'queued' THEN q.rank
+      ELSE {{micros}} - q.priority * CAST(60000000 AS bigint) END,
+    {_COLUMNS}
+  WHERE q.lane = %s AND q.workflow = %s AND q.workflow_version = %s AND q.held_key = %s
+    AND q.finished_at IS NULL AND (q.status = 'queued' OR q.id = %s) AND q.priority < %s
+  ORDER BY q.rank, q.id LIMIT 1"""
 _KEYED = f"{_GROUP} AND q.concurrency_key IS NOT NULL AND q.held_key IS NULL"
 _OF_KEY = f"SELECT * FROM ({_HEAD} WHERE {_KEYED} AND q.concurrency_key = %s {_FIRST}) AS head"
 
@@ -65,28 +72,51 @@ class Head:
     rank: int
     key: str | None
     limit: int | None
-    held: bool
+    holds: str | None
+    priority: int
+    heir: bool = False
+    """Its rank is raised, as somebody more urgent waits for its key."""
 
     @property
     def bound(self) -> bool:
         """True where a claim takes one of the key's places."""
-        return self.key is not None and not self.held
+        return self.key is not None and self.holds is None
 
 
-def find_head(group: Group, after: str, own: UUID | None) -> tuple[Head | None, str]:
+def find_head(
+    group: Group, after: str, own: UUID | None, *, ends: bool = False
+) -> tuple[Head | None, str]:
     """The task of the group that ranks first among those whose key has room, and where the next
     walk over its keys begins, which was `after` here.
 
-    `own` is a task that is about to end. Where the 64 that rank first all wait for their keys, the
-    keys take turns: 10,000 tasks of one hide none of another.
+    `own` is the task whose settle claims, and which is about to end or not. Where the 64 that rank
+    first all wait for their keys, the keys take turns: 10,000 tasks of one hide none of another.
+    A holder (that may be `own`) has the priority of the most urgent that waits for its key, lest a
+    humble one keep an urgent one waiting for all that ranks between them.
     """
+    leaving = own if ends else None
     begun = _read(group, _BEGUN, group)
-    fresh = [head for head in _read(group, _HEADS, group) if not head.held]
-    full = find_full(group[1], fresh, own)
+    fresh = [head for head in _read(group, _HEADS, group) if head.holds is None]
+    full = find_full(group[1], fresh, leaving)
     free = [head for head in fresh if head.key not in full]
     if not free and len(fresh) + len(begun) >= HEADS:
-        free, after = _walk(group, after, own)
-    return min(begun + free, key=lambda head: (head.rank, head.task_id), default=None), after
+        free, after = _walk(group, after, leaving)
+    best = min(begun + free, key=lambda head: (head.rank, head.task_id), default=None)
+    waiting = [head for head in fresh if head.key in full]
+    if waiting:
+        best = _find_heir(max(waiting, key=lambda head: head.priority), own, best) or best
+    return best, after
+
+
+def _find_heir(urgent: Head, own: UUID | None, best: Head | None) -> Head | None:
+    """Who holds the key that it waits for, if that ranks before `best` with its priority."""
+    text = _HOLDER.format(micros=clock.micros_fragment(connection.vendor).replace("%", "%%"))
+    params = [*urgent.group, urgent.key, _store(own or UUID(int=0)), urgent.priority]
+    for head in _read(urgent.group, text, params):
+        raised = head.rank - (urgent.priority - head.priority) * conf.RANK_PER_PRIORITY
+        if best is None or raised < best.rank:
+            return dataclasses.replace(head, rank=raised, heir=True)
+    return None
 
 
 def _walk(group: Group, after: str, own: UUID | None) -> tuple[list[Head], str]:
@@ -125,10 +155,10 @@ def read_head(task_id: UUID) -> Head | None:
     row = (
         Task.objects.filter(pk=task_id, status=states.QUEUED)
         .values_list("lane", "workflow", "workflow_version", "rank", "concurrency_key",
-                     "concurrency_limit", "held_key")
+                     "concurrency_limit", "held_key", "priority")
         .first()
     )  # fmt: skip
-    return None if row is None else Head(row[:3], task_id, *row[3:-1], row[-1] is not None)
+    return None if row is None else Head(row[:3], task_id, *row[3:])
 
 
 def read_best_rank(groups: Sequence[Group]) -> int | None:
@@ -149,12 +179,24 @@ def read_best_rank(groups: Sequence[Group]) -> int | None:
 def has_room(head: Head, own: UUID | None) -> bool:
     """Under the key's lock until the transaction ends: whether the task may take a place. False
     too where another claims with the key just now."""
+    if head.heir:
+        return _raise_heir(head)
     if not head.bound:
         return True
     workflow, key = head.group[1], head.key or ""
     if not try_named_lock(f"{workflow}\n{key}"):
         return False
     return count_begun(workflow, [key], own).get(key, 0) < (head.limit or 1)
+
+
+def _raise_heir(head: Head) -> bool:
+    """Give it the rank that it takes the place of, unless somebody else has its row."""
+    rows = Task.objects.filter(pk=head.task_id, status=states.QUEUED)
+    if connection.features.has_select_for_update_skip_locked:
+        rows = rows.select_for_update(skip_locked=True)
+    if not rows.values_list("pk").first():
+        return False
+    return Task.objects.filter(pk=head.task_id).update(rank=head.rank) == 1
 
 
 def take_place(head: Head) -> None:
@@ -167,10 +209,8 @@ def _read(group: Group, text: str, params: Sequence[Any]) -> list[Head]:
     with connection.cursor() as cursor:
         cursor.execute(text, list(params))
         return [
-            Head(
-                group, pk if isinstance(pk, UUID) else UUID(pk), rank, key, limit, held is not None
-            )
-            for pk, rank, key, limit, held in cursor.fetchall()
+            Head(group, pk if isinstance(pk, UUID) else UUID(pk), rank, key, limit, held, priority)
+            for pk, rank, key, limit, held, priority in cursor.fetchall()
         ]
 
 

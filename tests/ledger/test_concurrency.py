@@ -177,6 +177,34 @@ def test_a_rank_counts_between_tasks_with_and_without_keys(flow: Workflow) -> No
         assert run_all() == [high.pk, mid.pk, low.pk]
 
 
+@pytest.mark.case(59)
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_humble_holder_of_a_key_keeps_an_urgent_task_waiting_for_its_own_units_alone(
+    flow: Workflow, plain: bool
+) -> None:
+    """Though there is always a task that ranks between the two, with a key or without."""
+    between = Workflow("plain")
+    between.step(flow.steps[0].fn, name="turn")
+    with registered(between):
+        humble = put(flow, "a", 4, priority=-100)
+        engine = Engine(OWNER)
+        held = engine.claim()
+        for _ in range(3):
+            if plain:
+                submit(between, input={"turns": 50})
+            else:
+                put(flow, f"other{_}", 50)
+        held = run_attempt(engine, held) if held else None
+        assert held is not None
+        assert held.task_id != humble.pk, "it gives way as long as nobody waits for it"
+        urgent = put(flow, "a", priority=100)
+        ran = []
+        while held is not None and len(ran) < 20:
+            ran.append(held.task_id)
+            held = run_attempt(engine, held) or engine.claim()
+    assert ran[1:5] == [humble.pk] * 3 + [urgent.pk]
+
+
 def test_one_that_is_let_through_a_pause_waits_for_its_key_too(flow: Workflow) -> None:
     first, second = put(flow, "a"), put(flow, "a", lane="shut")
     held = take()
