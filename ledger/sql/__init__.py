@@ -230,7 +230,12 @@ def beat_leases(owner: str, held: Sequence[Lease], lease_seconds: float) -> list
 
 def list_groups() -> list[Group]:
     """Every (lane, workflow, version) with something queued: one index probe for each."""
-    return [(row[0], row[1], row[2]) for row in _dialect().groups()]
+    return [group for group, _ in list_heads()]
+
+
+def list_heads() -> list[tuple[Group, int]]:
+    """The same, each with the rank of what is first there."""
+    return [((row[0], row[1], row[2]), row[3]) for row in _dialect().groups()]
 
 
 def insert_task(task: Task, actor: str, note: dict[str, Any]) -> None:

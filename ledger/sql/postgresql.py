@@ -165,14 +165,15 @@ RETURNING t.id, t.fence, t.cancel_requested"""
 
 GROUPS = """
 WITH RECURSIVE g AS (
-  (SELECT lane, workflow, workflow_version FROM longwatch_task WHERE status = 'queued'
-   ORDER BY lane, workflow, workflow_version LIMIT 1)
+  (SELECT lane, workflow, workflow_version, rank FROM longwatch_task WHERE status = 'queued'
+   ORDER BY lane, workflow, workflow_version, rank LIMIT 1)
   UNION ALL
-  SELECT n.lane, n.workflow, n.workflow_version FROM g CROSS JOIN LATERAL (
-    SELECT q.lane, q.workflow, q.workflow_version FROM longwatch_task q WHERE q.status = 'queued'
+  SELECT n.* FROM g CROSS JOIN LATERAL (
+    SELECT q.lane, q.workflow, q.workflow_version, q.rank FROM longwatch_task q
+    WHERE q.status = 'queued'
       AND (q.lane, q.workflow, q.workflow_version) > (g.lane, g.workflow, g.workflow_version)
-    ORDER BY q.lane, q.workflow, q.workflow_version LIMIT 1) n)
-SELECT lane, workflow, workflow_version FROM g"""
+    ORDER BY q.lane, q.workflow, q.workflow_version, q.rank LIMIT 1) n)
+SELECT lane, workflow, workflow_version, rank FROM g"""
 
 
 @functools.lru_cache(maxsize=64)
@@ -341,7 +342,7 @@ def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, 
 
 
 def groups() -> list[tuple[Any, ...]]:
-    """See `ledger.sql.list_groups`."""
+    """See `ledger.sql.list_heads`."""
     return _execute("groups", {})
 
 

@@ -100,15 +100,15 @@ BEAT = """UPDATE longwatch_task SET lease_until = {lease}, beat = beat + 1
   WHERE {guard} RETURNING cancel_requested"""
 
 GROUPS = """
-WITH RECURSIVE g(lane, workflow, version) AS (
-  SELECT * FROM (SELECT lane, workflow, workflow_version FROM longwatch_task
-    WHERE status = 'queued' ORDER BY lane, workflow, workflow_version LIMIT 1)
+WITH RECURSIVE g(lane, workflow, version, rank) AS (
+  SELECT * FROM (SELECT lane, workflow, workflow_version, rank FROM longwatch_task
+    WHERE status = 'queued' ORDER BY lane, workflow, workflow_version, rank LIMIT 1)
   UNION ALL
-  SELECT q.lane, q.workflow, q.workflow_version FROM g JOIN longwatch_task q ON q.rowid = (
+  SELECT q.lane, q.workflow, q.workflow_version, q.rank FROM g JOIN longwatch_task q ON q.rowid = (
     SELECT n.rowid FROM longwatch_task n WHERE n.status = 'queued'
       AND (n.lane, n.workflow, n.workflow_version) > (g.lane, g.workflow, g.version)
-    ORDER BY n.lane, n.workflow, n.workflow_version LIMIT 1))
-SELECT lane, workflow, version FROM g"""
+    ORDER BY n.lane, n.workflow, n.workflow_version, n.rank LIMIT 1))
+SELECT lane, workflow, version, rank FROM g"""
 
 
 Head = tuple[str, int, str, str, str]
@@ -340,7 +340,7 @@ def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, 
 
 
 def groups() -> list[tuple[Any, ...]]:
-    """See `ledger.sql.list_groups`."""
+    """See `ledger.sql.list_heads`."""
     connection.ensure_connection()
     with connection.wrap_database_errors:
         return list(connection.connection.execute(GROUPS).fetchall())

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from ledger.workflows import Again, Child, Fail, Spawn, WaitFor, Workflow, post_json
+from ledger.workflows import Again, Child, Concurrency, Fail, Spawn, WaitFor, Workflow, post_json
 
 
 class Pace(BaseModel):
@@ -55,6 +55,18 @@ def end(ctx: Any) -> Any:
     """The last unit."""
     note_attempt(ctx)
     return {"ended": True}
+
+
+class Place(Pace):
+    """What one task at a time works on."""
+
+    on: str
+
+
+keyed = Workflow("keyed", input=Place, concurrency=Concurrency(key="input.on"))
+keyed.step(begin, name="begin")
+keyed.step(work, name="work")
+keyed.step(end, name="end")
 
 
 class Gate(Pace):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import os
@@ -12,13 +13,15 @@ from uuid import UUID
 
 import pytest
 
+from ledger.errors import WrongStatus
 from ledger.models import Event, StepOutput, Task
 from ledger.transitions.lanes import set_lane
+from ledger.transitions.operators import cancel_task, restart_task
 from ledger.transitions.submit import submit_task
 from ledger.workflows import registered
 from tests.crash.cluster_kit import SIGKILL, wait_for
 from tests.crash.conftest import StartSite
-from tests.crash.flows import paced
+from tests.crash.flows import keyed, paced
 from tests.factories import CLIENT
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db(transaction=True)]
@@ -57,6 +60,53 @@ def test_a_cap_holds_with_more_workers_than_places_and_kills(start_site: StartSi
         assert kills == KILLS
     assert rows.filter(status="completed").count() == TASKS
     assert find_most() == CAP, "both places were used, and no third"
+
+
+@pytest.mark.case(59)
+@pytest.mark.timeout(600 if PROOF else 120)
+def test_a_key_is_one_tasks_however_its_workers_end(start_site: StartSite) -> None:
+    """From its first unit to its last, with kills, a cancel and a restart between; and a lane of
+    one task waits for none of it."""
+    keys, dice, kills = "abc", random.Random(11), 0
+    rows = Task.objects.filter(workflow="keyed")
+    with start_site(LONGWATCH_WORKERS=4) as cluster, registered(keyed, paced):
+        work = {"sink": str(cluster.sink), "seconds": 0.05, "turns": 3}
+        tasks = [
+            submit_task(workflow=keyed, actor=CLIENT, lane="many", input=work | {"on": key})[0]
+            for key in keys * (TASKS // 4)
+        ]
+        wait_for("one runs", lambda: rows.filter(status="running").exists(), 60)
+        alone, _ = submit_task(workflow=paced, actor=CLIENT, lane="one", input=work)
+        waited = len(tasks)
+
+        def look() -> bool:
+            nonlocal kills, waited
+            held = list(rows.filter(status="running").values_list("concurrency_key", "lease_owner"))
+            assert len(held) == len({key for key, _ in held}), held
+            left = rows.filter(finished_at=None).count()
+            if Task.objects.filter(pk=alone.pk, finished_at=None).exists():
+                waited = left
+            if held and kills < KILLS and left < len(tasks) * (1 - kills / 30):
+                cluster.signal(SIGKILL, int(dice.choice(held)[1].split(":")[1]))
+                kills += 1
+            return left == 0
+
+        wait_for("half are finished", lambda: look() or rows.filter(
+            finished_at=None).count() < len(tasks) / 2, 500 if PROOF else 60)  # fmt: skip
+        open_ = rows.filter(finished_at=None).order_by("-rank").values_list("pk", flat=True)
+        last, before, *_ = list(open_)
+        cancel_task(last, actor=CLIENT)
+        with contextlib.suppress(WrongStatus):  # it ended meanwhile
+            restart_task(before, to_step="begin", note="", actor=CLIENT)
+        wait_for("all are finished", look, 500 if PROOF else 60)
+        assert kills == KILLS
+        assert waited > len(tasks) // 3, "it had its turn among them"
+    for key in keys:
+        spans = rows.filter(concurrency_key=key, started_at__isnull=False).order_by("started_at")
+        times = list(spans.values_list("started_at", "finished_at"))
+        for (_, end), (start, _) in itertools.pairwise(times):
+            # SQLite reads the clock for an end a moment after it did so for the next claim.
+            assert start >= end - dt.timedelta(seconds=0.1), (key, times)
 
 
 def find_most() -> int:

@@ -143,6 +143,7 @@ def test_a_key_outlives_its_worker_but_not_its_task(flow: Workflow, end: str) ->
     assert claim_one("h:2:b") is None
 
 
+@pytest.mark.case(59)
 def test_ten_thousand_of_one_key_hide_nobody_else(flow: Workflow, monkeypatch: Any) -> None:
     """The keys take turns once the first of the queue all wait for theirs, and it costs no more."""
     many = put(flow, "many", 99)

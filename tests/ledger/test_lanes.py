@@ -65,6 +65,7 @@ def claim_all(count: int) -> list[Claimed]:
     return [held for held in found if held is not None]
 
 
+@pytest.mark.case(59)
 def test_one_task_beside_ten_thousand_waits_for_one_unit_at_most(flow: Workflow) -> None:
     many = submit(flow, lane="a-many")
     Task.objects.bulk_create(
@@ -108,6 +109,7 @@ def test_a_long_task_does_not_keep_short_ones_waiting(flow: Workflow) -> None:
     assert long.finished_at is None
 
 
+@pytest.mark.case(59)
 def test_the_least_urgent_starts_within_200_minutes_of_urgent_load(flow: Workflow) -> None:
     humble = submit(flow, priority=-100)
     engine, minutes = Engine(OWNER), 0
@@ -119,6 +121,45 @@ def test_the_least_urgent_starts_within_200_minutes_of_urgent_load(flow: Workflo
             submit(flow, priority=100)
         run_units(engine, 2)
     assert minutes > 100
+
+
+@pytest.mark.case(59)
+def test_a_flood_over_a_thousand_workflow_names_is_one_lanes_flood(flow: Workflow) -> None:
+    """Beside it another lane has every other unit, and within it what ranks first goes first."""
+    names = [Workflow(f"flood-{number}") for number in range(1_000 if PROOF else 60)]
+    for one in names:
+        one.step(flow.steps[0].fn, name="turn")
+    with registered(*names):
+        flood = [submit(one, lane="flood") for one in names]
+        engine = Engine(OWNER)
+        assert run_units(engine, 2) == ["flood"] * 2
+        for _ in range(5):
+            submit(flow, lane="small")
+        urgent = submit(names[-1], lane="flood", priority=50)
+        lanes_ = run_units(Engine(OWNER), 11)
+    assert lanes_.count("small") == 5
+    urgent.refresh_from_db()
+    assert urgent.status == states.COMPLETED
+    started = Task.objects.filter(pk__in=[one.pk for one in flood], started_at__isnull=False)
+    assert set(started.values_list("pk", flat=True)) <= {one.pk for one in flood[:12]}
+
+
+@pytest.mark.case(59)
+def test_an_urgent_task_waits_for_one_unit_of_a_humble_one_that_has_the_place(
+    flow: Workflow,
+) -> None:
+    """Of a lane's cap, whatever ranks between the two."""
+    change("tenant", cap=1)
+    submit(flow, lane="tenant", priority=-100, input={"turns": 50})
+    engine = Engine(OWNER)
+    held = engine.claim()
+    for _ in range(3):
+        submit(flow, lane="tenant", input={"turns": 50})
+    urgent = submit(flow, lane="tenant", priority=100)
+    assert held is not None
+    found = run_attempt(engine, held) or engine.claim()
+    assert found is not None
+    assert found.task_id == urgent.pk
 
 
 def test_a_cap_is_never_passed(flow: Workflow) -> None:
