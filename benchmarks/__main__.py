@@ -22,6 +22,16 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--steps", type=int, default=10, choices=[3, 10])
     parser.add_argument("--latencies", type=int, default=100, help="submissions of w2")
+    parser.add_argument(
+        "--backlog",
+        type=int,
+        default=100_000,
+        help="tasks beside those that w3 runs; finished ones ten times as many",
+    )
+    parser.add_argument("--units", type=int, default=7_000, help="of one measurement of w3")
+    parser.add_argument("--workers", type=int, default=200, help="of many")
+    parser.add_argument("--waiting", type=float, default=30.0, help="seconds of a step of many")
+    parser.add_argument("--idle", type=float, default=300.0, help="seconds")
     parser.add_argument("--answers", type=int, default=200)
     parser.add_argument("--tree", default="Django", help="distribution whose files are the tree")
     parser.add_argument("--database", choices=["postgresql", "sqlite"], help="only this one")

@@ -50,9 +50,9 @@ class PostgreSQL:
 
     name = "postgresql"
 
-    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+    def __init__(self, folder: Path, stack: contextlib.ExitStack, **settings: int) -> None:
         self.folder = folder
-        self.cluster = stack.enter_context(Cluster(**DURABLE))
+        self.cluster = stack.enter_context(Cluster(**DURABLE, **settings))
         self.admin = psycopg.connect(self.cluster.url, autocommit=True)
         stack.callback(self.admin.close)
         self.admin.execute("CREATE DATABASE migrated")
@@ -62,12 +62,21 @@ class PostgreSQL:
         return self.cluster.url.rpartition("/")[0] + f"/{name}"
 
     def renew(self, migrated: bool) -> str:
-        """An empty database, or one with the product's tables: its URL."""
-        self.admin.execute("DROP DATABASE IF EXISTS run WITH (FORCE)")
-        template = "migrated" if migrated else "template1"
-        self.admin.execute(f"CREATE DATABASE run TEMPLATE {template}")
+        """The run's database, empty or with the product's tables: its URL."""
+        url = self.make("run", migrated=migrated)
         self.admin.execute("CHECKPOINT")
-        return self.make_url("run")
+        return url
+
+    def make(self, name: str, *, migrated: bool = True) -> str:
+        """A database of that name, in place of any other: its URL."""
+        self.drop(name)
+        template = "migrated" if migrated else "template1"
+        self.admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return self.make_url(name)
+
+    def drop(self, name: str) -> None:
+        """No such database any more."""
+        self.admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def count_commits(self) -> tuple[int, int]:
         """Transactions of the run's database that were committed so far, and fsyncs of the log."""

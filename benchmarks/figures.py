@@ -52,6 +52,13 @@ TARGETS = {
     ("postgresql", "w2 ours p99"): Target(10.0, AT_MOST),
     ("sqlite", "w2 ours p50"): Target(8.0, AT_MOST),
     ("sqlite", "w2 ours p99"): Target(30.0, AT_MOST),
+    **{
+        ("postgresql", f"w3 {case} ratio"): Target(0.9, AT_LEAST)
+        for case in ("queued", "scheduled", "unclaimable", "finished", "snapshot")
+    },
+    ("postgresql", "many missed"): Target(0.0, AT_MOST),
+    ("postgresql", "idle cpu"): Target(3.0, AT_MOST),
+    ("postgresql", "idle writes"): Target(0.0, AT_MOST),
     ("postgresql", "answers p99"): Target(250.0, AT_MOST),
     ("postgresql", "tree ratio"): Target(3.0, AT_MOST),
     ("sqlite", "tree ratio"): Target(3.0, AT_MOST),
@@ -63,6 +70,15 @@ PEERS = {
     "dbos direct": "DBOS 3.4.0, called directly",
     "dbos queue": "DBOS 3.4.0, its queue",
 }
+
+CASES = {
+    "queued": "100,000 queued",
+    "scheduled": "100,000 scheduled beside",
+    "unclaimable": "100,000 that no worker knows beside",
+    "finished": "1,000,000 finished beside",
+    "snapshot": "100,000 queued, an old snapshot open",
+}
+"""Of W3, with the sizes of a whole run."""
 
 ROWS = [
     ("w1 raw", "raw loop: steps/s", "{:,.0f}"),
@@ -87,6 +103,25 @@ ROWS = [
     ("w2 raw p99", "raw LISTEN loop: p99", "{:.1f}"),
     ("w2 ours p50", "**Longwatch: ms to the first instruction, p50**", "{:.1f}"),
     ("w2 ours p99", "**Longwatch: p99**", "{:.1f}"),
+    ("w3 1k", "Longwatch, 1,000 tasks queued: steps/s", "{:,.0f}"),
+    *(
+        row
+        for label, words in CASES.items()
+        for row in (
+            (f"w3 {label}", f"Longwatch, {words}: steps/s", "{:,.0f}"),
+            (f"w3 {label} ratio", f"**{words} / 1,000 queued**", "{:.2f}"),
+        )
+    ),
+    ("many started", "200 workers: seconds until all are there", "{:.0f}"),
+    ("many memory", "200 workers, each in a step: MB of all processes (PSS)", "{:,.0f}"),
+    ("many each", "the same for each worker: MB", "{:.1f}"),
+    ("many connections", "200 workers: sessions of the database", "{:.0f}"),
+    ("many late", "200 workers: oldest beat, due every 15 s: seconds", "{:.1f}"),
+    ("many missed", "**200 workers: missed beats**", "{:.0f}"),
+    ("idle cpu", "**five idle minutes: processor seconds of the whole product**", "{:.2f}"),
+    ("idle commits", "idle: transactions a second", "{:.1f}"),
+    ("idle beats", "idle: beats written a minute", "{:.1f}"),
+    ("idle writes", "**idle: rows written but beats**", "{:.0f}"),
     ("answers p50", "Longwatch: ms from an answer by API to the next unit, p50", "{:.1f}"),
     ("answers p99", "**Longwatch: ms from an answer by API to the next unit, p99**", "{:.1f}"),
     ("tree hash", "hashing a large tree: ms", "{:.0f}"),

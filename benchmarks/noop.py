@@ -23,6 +23,16 @@ def make_workflow(steps: int) -> Workflow:
 
 ten = make_workflow(10)
 three = make_workflow(3)
+one = make_workflow(1)
+
+waiting = Workflow("bench-waiting")
+
+
+@waiting.step
+def wait(ctx: Any) -> None:
+    """Sleeps, as what waits for a model or a command does."""
+    time.sleep(ctx.input["seconds"])
+
 
 stamped = Workflow("bench-stamped")
 

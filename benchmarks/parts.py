@@ -7,6 +7,7 @@ import statistics
 from benchmarks.bench import SLICE_ZERO, Bench, Database
 from benchmarks.comparing import measure_peers
 from benchmarks.databases import PostgreSQL
+from benchmarks.loads import measure_idle, measure_many, measure_w3
 
 LATENCY_ROUNDS = 3
 """Of W2: each takes 8 s whatever is measured, and its medians hardly move."""
@@ -86,6 +87,9 @@ PARTS = {
     "w1": measure_w1,
     "peers": measure_peers,
     "w2": measure_w2,
+    "w3": measure_w3,
+    "many": measure_many,
+    "idle": measure_idle,
     "answers": measure_answers,
     "tree": measure_tree,
 }

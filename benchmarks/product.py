@@ -25,8 +25,8 @@ COUNTED_SECONDS = 11.0
 
 
 @contextmanager
-def cluster() -> Iterator[None]:
-    """The real cluster, both of its workers registered and waiting."""
+def cluster(*, idle: bool = True) -> Iterator[None]:
+    """The real cluster; both of its workers registered and waiting, if there is nothing to do."""
     from django.db import connection
 
     from ledger.models import Worker
@@ -45,7 +45,8 @@ def cluster() -> Iterator[None]:
             return bool(cursor.fetchone()[0] >= 2)
 
     with workers.running("manage.py", "qcluster", "--workers", "2") as read_log:
-        work.wait_for("two workers are idle", is_idle)
+        if idle:
+            work.wait_for("two workers are idle", is_idle)
         yield
 
 

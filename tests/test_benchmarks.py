@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,12 @@ from benchmarks.figures import BEGIN, END
 from benchmarks.peers import environments
 from tests.conftest import ROOT
 
+PROOF = bool(os.environ.get("LONGWATCH_TEST_PROOF"))
+PARTS = {"sqlite": ("w1", "w2"), "postgresql": ("w2", "idle")}
+LONG_PARTS = ("w1", "w2", "idle", "w3", "many", "answers", "tree")
+FIGURES = {"sqlite": (6, 12), "postgresql": (8, 40)}
+"""Of those parts, and of the long ones."""
+
 
 def run_benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -23,17 +30,20 @@ def run_benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=900 if PROOF else 170,
     )
 
 
+@pytest.mark.timeout(960 if PROOF else 180)
 @pytest.mark.both_databases
 def test_a_tiny_round_measures_everything_and_writes_the_page(tmp_path: Path) -> None:
     page = tmp_path / "performance.md"
     page.write_text(f"# Ours\n{BEGIN}\nold\n{END}\nby hand\n")
     found = run_benchmark(
-        "--only", "w1", "w2", "answers", "tree", "--tree=simplejson",
+        "--only", *(LONG_PARTS if PROOF else PARTS[settings.RING]),
         "--rounds=1", "--tasks=4", "--steps=3", "--latencies=3", "--answers=3",
+        "--tree=simplejson", "--backlog=50", "--units=70", "--workers=3", "--waiting=1",
+        f"--idle={300 if PROOF else 10}",
         f"--database={settings.RING}", f"--report={page}",
     )  # fmt: skip
     assert found.returncode in {0, 1}, found.stderr
@@ -43,8 +53,13 @@ def test_a_tiny_round_measures_everything_and_writes_the_page(tmp_path: Path) ->
     assert text.endswith(f"\n{END}\nby hand\n")
     rows = re.findall(r"^\| (.+?) \| ([\d.,]+) \| .+ \(\d\) \|", text, re.MULTILINE)
     measured = {words: float(value.replace(",", "")) for words, value in rows}
-    assert len(measured) == {"sqlite": 12, "postgresql": 19}[settings.RING]
-    assert min(measured.values()) > 0
+    assert len(measured) == FIGURES[settings.RING][PROOF]
+    may_be_zero = {words for words in measured if "missed" in words or "idle:" in words}
+    assert min(measured[words] for words in measured.keys() - may_be_zero) > 0
+    if settings.RING == "postgresql":
+        # Beside everything else that this machine does; `make bench` asks for 3.
+        assert measured["**five idle minutes: processor seconds of the whole product**"] < 9
+        assert measured["**idle: rows written but beats**"] == 0
 
 
 def test_a_missed_target_is_named() -> None:

@@ -95,9 +95,9 @@ class Supervisor:
         self._sender.start()
         log.info("%d workers start", self._workers)
         while self._has_living():
-            self._wait()
+            whole = self._wait()
             if runtime.get_drain() is Drain.RUN:
-                self._check_health()
+                self._check_health(whole)
             if runtime.get_drain() is not Drain.RUN:
                 self._advance_stop(time.monotonic())
         log.info("stopped, exit code %d", self._exit_code)
@@ -112,8 +112,9 @@ class Supervisor:
         elif now > self._first_signal + COPY_SECONDS:
             runtime.raise_drain(Drain.LET_GO)
 
-    def _wait(self) -> None:
-        """Until something happened, or for one look; takes in who was born."""
+    def _wait(self) -> bool:
+        """Until something happened, or for one look; takes in who was born. Whether the look was a
+        whole one: the births of many workers cut many short."""
         news: list[Any] = [self._sentinel.sentinel] if self._sentinel.is_alive() else []
         if self._births is not None:
             news.append(self._births)
@@ -121,6 +122,8 @@ class Supervisor:
             time.sleep(LOOK_SECONDS)
         elif self._births in wait_readable(news, LOOK_SECONDS):
             self._take_births()
+            return False
+        return True
 
     def _take_births(self) -> None:
         assert self._births is not None
@@ -152,10 +155,11 @@ class Supervisor:
         }
         return self._orphans.end(ours) or living
 
-    def _check_health(self) -> None:
+    def _check_health(self, whole: bool) -> None:
         """While all should run: notice what doesn't, and stop the rest in good order."""
         self._sender.keep()
-        self._silent_looks = self._silent_looks + 1 if runtime.read_beat() == self._last_beat else 0
+        silent = runtime.read_beat() == self._last_beat
+        self._silent_looks = self._silent_looks + whole if silent else 0
         self._last_beat = runtime.read_beat()
         if not self._sentinel.is_alive():
             self._fail(EXIT_LOST_PART, "the sentinel died")

@@ -41,7 +41,7 @@ LONG_FORMS = {"hypothesis": ("tests/ledger/test_machine.py", 20),
                   "tests/ledger/test_races_answers.py "
                   "tests/dashboard/test_races_doors.py "
                   "tests/outages/test_postgresql.py tests/poison/test_much.py tests/test_heavy.py "
-                  "tests/workspaces/test_cost.py "
+                  "tests/workspaces/test_cost.py tests/test_benchmarks.py "
                   "tests/test_handoff_bound.py "
                   "tests/upgrades/test_old_code.py", 120)}  # fmt: skip
 """Tests whose long form is a part, and its minutes on both databases."""

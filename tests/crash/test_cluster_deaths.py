@@ -186,3 +186,14 @@ def test_a_cluster_that_was_stopped_as_a_whole_goes_on(start_cluster: StartClust
         cluster.prove_it_works()
         cluster.signal(SIGTERM)
         assert cluster.wait_for_exit() == 0
+
+
+@pytest.mark.case(16)
+def test_the_births_of_many_workers_are_no_silence(start_cluster: StartCluster) -> None:
+    """Each cuts a look of the main process short: more of them than looks until the wedge."""
+    cluster = start_cluster(LONGWATCH_WEDGE_SECONDS=5)
+    cluster.workers, cluster.command = 40, (*cluster.command[:-1], "40")
+    with cluster:
+        cluster.prove_it_works()
+        cluster.signal(SIGTERM)
+        assert cluster.wait_for_exit() == 0
