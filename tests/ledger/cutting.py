@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from typing import Self
 
 
@@ -18,6 +19,8 @@ class Proxy:
     def __init__(self, host: str, port: int) -> None:
         self.target = (host, port)
         self.cuts = 0
+        self.alter: Callable[[bytes], bytes] = bytes
+        """What becomes of the server's words on their way."""
         self._marker: bytes | None = None
         self._forward = True
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -47,7 +50,7 @@ class Proxy:
             self._open += [client, server]
             pair = _Pair(client, server)
             threading.Thread(target=self._send, args=[pair], daemon=True).start()
-            threading.Thread(target=_answer, args=[pair], daemon=True).start()
+            threading.Thread(target=self._answer, args=[pair], daemon=True).start()
 
     def _send(self, pair: _Pair) -> None:
         """Client to server, looking for the marker."""
@@ -65,6 +68,16 @@ class Proxy:
                 break
         pair.close()
 
+    def _answer(self, pair: _Pair) -> None:
+        """Server to client, until an answer is to be swallowed: then it is carried out."""
+        with contextlib.suppress(OSError):
+            while data := pair.server.recv(1 << 16):
+                if pair.swallowing.is_set():
+                    pair.answered.set()
+                    return
+                pair.client.sendall(self.alter(data))
+        pair.close()
+
 
 class _Pair:
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
@@ -74,17 +87,6 @@ class _Pair:
     def close(self) -> None:
         _close(self.client)
         _close(self.server)
-
-
-def _answer(pair: _Pair) -> None:
-    """Server to client, until an answer is to be swallowed: then it is carried out."""
-    with contextlib.suppress(OSError):
-        while data := pair.server.recv(1 << 16):
-            if pair.swallowing.is_set():
-                pair.answered.set()
-                return
-            pair.client.sendall(data)
-    pair.close()
 
 
 def _close(one: socket.socket) -> None:
