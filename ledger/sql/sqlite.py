@@ -23,7 +23,7 @@ from ledger.sql.columns import CLAIM_COLUMNS, TASK_COLUMNS
 if TYPE_CHECKING:
     from ledger.sql import Claimed, Group, Lease, Unit
 
-LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.0003, 0.005
+LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.0001, 0.005
 """Between two looks at a lock that another process holds, at first and after half a second."""
 
 GUARD = "id = :id AND status = 'running' AND fence = :fence AND lease_owner = :owner"

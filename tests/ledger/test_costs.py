@@ -30,8 +30,10 @@ def read_counters() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("slice_seconds", [60.0, 0.0], ids=["one slice", "released each time"])
-def test_a_unit_costs_one_commit(slice_seconds: float) -> None:
-    """Submissions, claims and looks for work are counted too."""
+def test_a_unit_costs_one_commit(slice_seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims and looks for work are counted too, of which a slow machine takes no more than a fast
+    one here."""
+    monkeypatch.setattr("ledger.picking.FRESH_SECONDS", 600.0)
     flow = make_workflow(steps=STEPS)
     engine = Engine(OWNER, dataclasses.replace(conf.load(), slice_seconds=slice_seconds))
     with registered(flow):
@@ -44,7 +46,7 @@ def test_a_unit_costs_one_commit(slice_seconds: float) -> None:
         after = read_counters()
     assert StepOutput.objects.count() == UNITS
     spent = {name: after[name] - before[name] for name in after}
-    assert UNITS < spent["commits"] <= 1.15 * UNITS
+    assert UNITS <= spent["commits"] - TASKS <= 1.15 * UNITS, "beside the submissions"
     if slice_seconds:
         checkpoints = UNITS - TASKS
         assert spent["updates"] <= 1.05 * (checkpoints + 2 * TASKS)

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 from django.db import connection
 
-from ledger import sql
+from ledger import client, sql
 from ledger.models import Task
 from ledger.workflows import Workflow
 from tests.factories import LEASE, claim, make_unit, submit
@@ -36,7 +36,7 @@ def list_prepared() -> list[str]:
 def test_submissions_are_prepared_where_nothing_is_between(flow: Workflow) -> None:
     connection.close()
     for _ in range(3):
-        submit(flow)
+        client.submit(flow)
     assert list_prepared() == ["WITH made AS (INSERT"]
     assert Task.objects.count() == 3
 
@@ -44,7 +44,7 @@ def test_submissions_are_prepared_where_nothing_is_between(flow: Workflow) -> No
 def test_submissions_through_a_pooler_are_not(proxy: Proxy, flow: Workflow) -> None:
     proxy.alter = name_another_process
     for _ in range(3):
-        submit(flow)
+        client.submit(flow)
     assert list_prepared() == []
     assert Task.objects.count() == 3
 
@@ -54,10 +54,10 @@ def test_numbers_that_grow_need_no_new_plan(flow: Workflow) -> None:
     submit(flow)
     held = claim(flow)
     known = None
-    for fence in (2, 40_000, 3_000_000_000):
+    for turn, fence in enumerate((2, 40_000, 3_000_000_000)):
         Task.objects.filter(pk=held.task_id).update(fence=fence)
-        held = dataclasses.replace(held, fence=fence, turn=fence % 1000)
-        unit = make_unit(held, flow, next_index=0, next_name="a", next_turn=held.turn + 1)
+        held = dataclasses.replace(held, fence=fence, turn=turn)
+        unit = make_unit(held, flow, next_index=0, next_name="a", next_turn=turn + 1)
         settled = sql.checkpoint_unit(held, unit, lease_seconds=LEASE, groups=None)
         assert settled is not None
         assert settled.kept_fence == fence + 1
