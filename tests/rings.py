@@ -1,9 +1,8 @@
 """`python -m tests.rings [RING…] [--require-all] [-- PYTEST ARGUMENTS]`: the tests, ring by ring.
 
 Each ring is one pytest process with a budget. The last lines say what ran and what was left out.
-Rings that may run side by side do so where the machine has room: each in a process of this program,
-as it looks for what its tests left running among all of its children. Their lines begin with the
-ring's name.
+Where the machine has room they run side by side: each in a process of this program, as it looks
+for what its tests left running among all of its children. Their lines begin with the ring's name.
 """
 
 from __future__ import annotations
@@ -31,16 +30,12 @@ import psutil
 from tests.pg import Cluster, die_with_parent, find_binaries
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGETS = {"sqlite": 2700, "postgresql": 2700, "browser": 1200}
-"""Seconds after which a ring is ended: a hung test must not hang the gate. Twice what a quiet
-machine with two cores needs for the first two side by side."""
-
-BESIDE = {"sqlite", "postgresql"}
-"""Rings that run side by side: one uses half of two cores. The browser's pages have deadlines of
-their own, which a busy machine would miss."""
+BUDGETS = {"sqlite": 2700, "postgresql": 2700, "browser": 2700}
+"""Seconds after which a ring is ended: a hung test must not hang the gate. Half as much again as a
+quiet machine with two cores needs for all of them side by side."""
 
 LEAST_CORES = 2
-LEAST_MEMORY = 3 * 2**30
+LEAST_MEMORY = 4 * 2**30
 
 TAIL = 80
 """Lines that are shown once more of a ring that failed beside another."""
@@ -264,14 +259,14 @@ def run_beside(rings: list[str], arguments: list[str]) -> dict[str, Result]:
 
 def choose_beside(rings: Iterable[str], pressed: bool = False) -> list[str]:
     """Those of the rings to run side by side; none where there is no room, unless `pressed`."""
-    found = [r for r in rings if r in BESIDE and not find_reason_to_leave_out(r)]
+    found = [ring for ring in rings if not find_reason_to_leave_out(ring)]
     roomy = (os.cpu_count() or 1) >= LEAST_CORES
     roomy = roomy and psutil.virtual_memory().available >= LEAST_MEMORY
     return found if len(found) > 1 and (roomy or pressed) else []
 
 
 def run_rings(options: argparse.Namespace) -> dict[str, Result]:
-    """Run each of them, two at once where that goes; the results in the order asked for."""
+    """Run each of them, all at once where that goes; the results in the order asked for."""
     rings = list(dict.fromkeys(options.rings or BUDGETS))
     results: dict[str, Result] = {}
     if beside := choose_beside(rings, options.beside):
@@ -298,7 +293,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("rings", nargs="*", metavar="RING", help=" ".join(BUDGETS))
     parser.add_argument("--require-all", action="store_true", help="fail if a ring is left out")
     parser.add_argument("--again", action="store_true", help="run a few failures once more, alone")
-    parser.add_argument("--beside", action="store_true", help="two at once on any machine")
+    parser.add_argument("--beside", action="store_true", help="all at once on any machine")
     options = parser.parse_args(mine)
     if unknown := set(options.rings) - set(BUDGETS):
         parser.error(f"no ring {', '.join(sorted(unknown))}; there are {', '.join(BUDGETS)}")
