@@ -98,7 +98,7 @@ def show_missing(request: HttpRequest, exception: Exception) -> HttpResponseBase
     """No page has this address: said beside the navigation to whoever is signed in."""
     if request.user.is_authenticated:
         return _find_nothing(request)
-    return render(request, "404.html", status=404)
+    return render(request, "dashboard/missing.html", status=404)
 
 
 def is_page(response: HttpResponseBase) -> bool:

@@ -24,7 +24,7 @@ from tests.outages.test_migrate import Submissions
 from tests.test_store_trouble import Disk
 
 PROOF = bool(os.environ.get("LONGWATCH_TEST_PROOF"))
-PAST = int(os.environ.get("LONGWATCH_TEST_PAST", "1_000_000" if PROOF else "120"))
+PAST = int(os.environ.get("LONGWATCH_TEST_PAST", "1_000_000" if PROOF else "60"))
 FILES = 30
 
 pytestmark = [
