@@ -19,10 +19,10 @@ from ledger.checks import check_project
 from tests.conftest import ROOT
 from tests.test_architecture import list_modules, list_tracked, parse_module
 
-PROVIDED_BY = {
-    "prometheus_client": "prometheus-client","django": "Django", "django_q": "django-q2", "django_htmx": "django-htmx",
+PROVIDED_BY = {"django": "Django", "django_q": "django-q2", "django_htmx": "django-htmx",
                "markdown_it": "markdown-it-py", "ninja": "django-ninja",
-               "pydantic_core": "pydantic", "referencing": "jsonschema"}  # fmt: skip
+               "prometheus_client": "prometheus-client", "pydantic_core": "pydantic",
+               "referencing": "jsonschema"}  # fmt: skip
 """Import name -> package, where the two differ."""
 
 BY_EXTRA = {
