@@ -30,7 +30,7 @@ import psutil
 from tests.pg import Cluster, die_with_parent, find_binaries
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGETS = {"sqlite": 2700, "postgresql": 2700, "browser": 2700}
+BUDGETS = {"sqlite": 3600, "postgresql": 3600, "browser": 3600}
 """Seconds after which a ring is ended: a hung test must not hang the gate. Half as much again as a
 quiet machine with two cores needs for all of them side by side."""
 

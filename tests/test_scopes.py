@@ -115,7 +115,7 @@ def test_what_a_workflow_may_use_is_listed() -> None:
     # A process without the code has it from the workers.
     fleet = queries.build_fleet([[known]])
     assert fleet.knows["listed", "1"].rules == {
-        "scope": told, "on_limit": "ask", "self_approval": False,
+        "scope": told, "on_limit": "ask", "self_approval": False, "concurrency": None,
     }  # fmt: skip
 
 
