@@ -26,7 +26,7 @@ HELP = {
     "cost_month": "In $, until the month ends (UTC). Empty: no budget.",
     "tokens_day": "Tokens until 00:00 UTC. Empty: no budget.",
     "tokens_month": "Tokens until the month ends (UTC). Empty: no budget.",
-    "reason": "For the audit log.",
+    "reason": "Why it is changed. Empty: no reason.",
 }
 _BUDGETS = {
     "cost_day": "a day", "cost_month": "a month",
@@ -56,7 +56,7 @@ class LaneForm(forms.Form):
         return [
             ("Share and bounds", self._list("weight", "cap", "rate", "per", "burst")),
             ("Budgets", self._list(*_BUDGETS)),
-            ("Why", self._list("reason")),
+            ("For the audit log", self._list("reason")),
         ]
 
     def _list(self, *names: str) -> list[tuple[Any, str, str]]:
