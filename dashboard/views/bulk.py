@@ -64,7 +64,10 @@ def make_bulk(request: PageRequest) -> HttpResponseBase:
         if len(query) <= MAX_QUERY:
             return SeeOther(f"{request.path}?{query}")
     if chosen.action == EXPORT:
-        context = {"section": "tasks", "chosen": chosen, "query": urlencode(chosen.list_fields())}
+        context = {
+            "section": "tasks", "chosen": chosen, "query": urlencode(chosen.list_fields()),
+            "chips": list_chips(list(chosen.pairs or ())),
+        }  # fmt: skip
         return render_page(request, "dashboard/bulk_export.html", context)
     action = BULK_ACTIONS.get(chosen.action)
     if action is None or chosen.action not in DEEDS:
