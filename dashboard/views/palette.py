@@ -14,23 +14,26 @@ from dashboard.access import PageRequest, allow
 from dashboard.htmx import render_page
 from dashboard.saved import DEFAULTS, read_view
 from dashboard.templatetags.longwatch import short_id
+from dashboard.views.legend import KEYS
 from ledger import queries
 from ledger.access import ADMIN, AUDIT, OPERATE, READ, SUBMIT
 from ledger.events import Actor
 from ledger.queries.jumps import find_tasks, find_workers
 from ledger.queries.views import list_views
 
+GOES = {name: tuple(keys.split()) for keys, name, _ in KEYS if keys.startswith("g ")}
 MAX_TEXT = 100
 MAX_WORKFLOWS = 5
 MAX_VIEWS = 8
 PAGES = (
     ("Overview", "overview", READ), ("Tasks", "tasks", READ), ("Approvals", "approvals", READ),
-    ("Saved views", "saved-views", READ), ("Stalled, gave up", "trouble", READ),
-    ("Workers", "workers", READ), ("Lanes", "lanes", READ), ("Workflows", "workflows", READ),
-    ("Bulk actions", "bulks", READ), ("Alerts", "alerts", OPERATE), ("Settings", "settings", READ),
+    ("Stalled, gave up", "trouble", READ), ("Workers", "workers", READ), ("Lanes", "lanes", READ),
+    ("Workflows", "workflows", READ), ("Bulk actions", "bulks", READ),
+    ("Alerts", "alerts", OPERATE), ("Settings", "settings", READ),
     ("Legend: shapes, reasons, keys", "legend", READ), ("Audit log", "audit", AUDIT),
-    ("API tokens", "tokens", ADMIN),
+    ("API tokens", "tokens", ADMIN), ("Saved views", "saved-views", READ),
 )  # fmt: skip
+"""In the order of the navigation."""
 DEEDS = (
     ("New alert rule", "alert-new", ADMIN), ("New API token", "token-new", ADMIN),
     ("Set a lane", "lane", OPERATE), ("Change the time zone", "settings", READ),
@@ -38,11 +41,12 @@ DEEDS = (
 
 
 class Place(NamedTuple):
-    """Somewhere to go: what it is called, its address, and a word beside it."""
+    """Somewhere to go: what it is called, its address, a word beside it, the keys that go there."""
 
     name: str
     href: str
     note: str = ""
+    keys: tuple[str, ...] = ()
 
 
 @require_safe
@@ -80,7 +84,7 @@ def list_named(
 ) -> list[Place]:
     """Those of `named` (name, route, scope) that fit and that the person may open."""
     return [
-        Place(name, reverse(f"dashboard:{route}"))
+        Place(name, reverse(f"dashboard:{route}"), keys=GOES.get(name, ()))
         for name, route, scope in named
         if scope in scopes and text.casefold() in name.casefold()
     ]
