@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString, mark_safe
 from dashboard import rich_text, times, words
 from dashboard.preferences import THEMES, Preferences, read_current
 from ledger import conf, queries
+from ledger.calls import read_call
 from ledger.queries import COUNT_CAP
 
 register = template.Library()
@@ -324,6 +325,12 @@ def count_waiting(context: template.Context) -> int:
 def environment() -> str:
     """What this installation is called, so that nobody acts on another one; empty for no name."""
     return str(getattr(settings, "LONGWATCH_ENVIRONMENT", "") or "")[:40]
+
+
+@register.simple_tag(name="request_id")
+def read_request_id() -> str:
+    """The name of the request that is answered, as in the audit log; empty where it has none."""
+    return read_call().request_id
 
 
 @register.simple_tag(takes_context=True)
