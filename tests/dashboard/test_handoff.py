@@ -37,7 +37,7 @@ def test_it_shows_what_was_sent_and_what_is_new_since(operator: Client, three: W
     task = submit(three, title="Ferry <b>timetables</b>")
     text, page = read(operator, task)
     assert text.strip() == build_handoff(task.id).markdown.strip()
-    assert "none did so far" in page
+    assert "No unit of this task has asked for one." in page
     assert "<b>timetables" not in page
     held = claim(three)
     first = make_context(held, three).handoff()
