@@ -125,6 +125,7 @@ def load_context(request: PageRequest, row: Approval) -> dict[str, Any]:
         "tests": tests if len(tests) > FOLD else [],
         "limits": [
             ("Units", f"{task.used_units:,} of {task.limit_units:,}"),
+            ("Tokens", f"{task.used_tokens_in + task.used_tokens_out:,} of {task.limit_tokens:,}"),
             ("Money", f"{words.say_money(task.used_cost)} of {words.say_money(task.limit_cost)}"),
             ("Repairs", f"{task.repair_count} of {task.max_repairs}"),
         ],

@@ -16,8 +16,9 @@ from ledger.queries.seen import hide_text, see_approvals
 
 TASK_COLUMNS = ("workflow", "title", "submitted_by", "revision")
 OF_TASK = (
-    "id", "parent", *TASK_COLUMNS, "used_units", "limit_units", "used_cost", "limit_cost",
-    "repair_count", "max_repairs", "available_at",
+    "id", "parent", *TASK_COLUMNS, "used_units", "limit_units", "used_tokens_in",
+    "used_tokens_out", "limit_tokens", "used_cost", "limit_cost", "repair_count", "max_repairs",
+    "available_at",
 )  # fmt: skip
 """What a question's page says of the task."""
 
