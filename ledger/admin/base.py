@@ -65,7 +65,9 @@ class AdminOnly(OnRecord, admin.ModelAdmin):  # type: ignore[type-arg]  # generi
     list_max_show_all = 0
     sortable_by = ()
     actions: Any = None
-    search_help_text = "The id of a task"
+    search_help_text = (
+        f"The id of a task. The list ends after {MAX_ROWS:,} rows; search for others."
+    )
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Whether the app is listed."""
