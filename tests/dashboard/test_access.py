@@ -63,6 +63,7 @@ def test_who_has_no_role_sees_nothing(sign_in: Callable[..., Client], name: str,
     response = ask(client, name, path)
     assert response.status_code == 403
     assert b"It takes the role" in response.content
+    assert response["X-Request-ID"].encode() in response.content
     part = ask(client, name, path, **PART)
     assert (part.status_code, part.content) == (403, b"")
 

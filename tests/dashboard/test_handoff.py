@@ -53,6 +53,9 @@ def test_it_shows_what_was_sent_and_what_is_new_since(operator: Client, three: W
     assert text.strip() == second.markdown.strip()
     added = re.findall(r'<tr class="add">.*?<td class="tx">(.*?)</td>', page)
     assert any("a boat" in html.unescape(line) for line in added)
+    href = re.search(r'href="([^"]+)"[^>]*>JSON<', page)
+    assert href
+    assert operator.get(html.unescape(href[1])).json()["markdown"] == second.markdown
     text, page = read(operator, task)
     assert text.strip() == second.markdown.strip()
     assert "Nothing." in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import html
 import re
 from typing import Any
 
@@ -69,6 +70,10 @@ def test_lines_are_chosen_whole_and_what_is_left_out_is_told(
 ) -> None:
     task = run_units(three)
     text = read_page(operator, task, fence=1, level=level, q=words)
+    href = re.search(r'href="([^"]+)" download=', text)
+    assert href
+    whole = operator.get(html.unescape(href[1])).content.decode()
+    assert "Traceback of <b>Ferry</b>" in whole  # whatever is chosen
     assert "".join(re.findall(r"^08:00:0(\d)", list_shown(text), re.MULTILINE)) == shown
     assert ("Traceback of &lt;b&gt;Ferry" in list_shown(text)) == ("1" in shown)
     assert "… 1,234 bytes left out …" in list_shown(text)
