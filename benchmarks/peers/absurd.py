@@ -6,7 +6,6 @@ import argparse
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +39,10 @@ def measure(app: Any, database: psycopg.Connection[Any], options: argparse.Names
         ).fetchone()
         return bool(row[0] == options.tasks)
 
-    command = running.rebuild_command()[1:]
-    with (
-        workers.running(*command, "--worker", "0") as one,
-        workers.running(*command, "--worker", "1") as two,
-    ):
-        work.wait_for("both are ready", lambda: all(workers.READY in log() for log in (one, two)))
-        begun = 0.0
-        for number in range(options.tasks):
-            app.spawn("flow", {"number": number, "steps": options.steps})
-            begun = begun or time.time()
-        work.wait_for("all is done", is_done)
-        return options.tasks * options.steps / (time.time() - begun)
+    def spawn(number: int) -> None:
+        app.spawn("flow", {"number": number, "steps": options.steps})
+
+    return running.measure_queue(options, spawn, is_done)
 
 
 def main() -> None:

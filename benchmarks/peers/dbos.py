@@ -80,18 +80,11 @@ def measure_queue(options: argparse.Namespace, read: Callable[[str], int]) -> fl
     client = DBOSClient(system_database_url=options.url)
     task: Any = {"workflow_name": run_flow.__qualname__, "queue_name": "bench"}
     done = "SELECT count(*) FROM workflow_status WHERE status = 'SUCCESS'"
-    command = running.rebuild_command()[1:]
-    with (
-        workers.running(*command, "--worker", "0") as one,
-        workers.running(*command, "--worker", "1") as two,
-    ):
-        work.wait_for("both are ready", lambda: all(workers.READY in log() for log in (one, two)))
-        begun = 0.0
-        for number in range(options.tasks):
-            client.enqueue(task, number, options.steps)
-            begun = begun or time.time()
-        work.wait_for("all is done", lambda: read(done) >= options.tasks)
-        return options.tasks * options.steps / (time.time() - begun)
+    return running.measure_queue(
+        options,
+        lambda number: client.enqueue(task, number, options.steps),
+        lambda: read(done) >= options.tasks,
+    )
 
 
 def main() -> None:

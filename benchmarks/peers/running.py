@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
+from benchmarks import work, workers
 from benchmarks.workers import READY, ROOT, die_with_parent
 
 
@@ -38,7 +39,7 @@ def work_share(options: argparse.Namespace, run: Callable[[int], object]) -> Non
 
 def measure_shares(options: argparse.Namespace) -> float:
     """Steps per second of two such workers, from the first one's begin to the last one's end."""
-    workers = [
+    pair = [
         subprocess.Popen(
             [*rebuild_command(), "--worker", str(number)], cwd=ROOT, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=die_with_parent,
@@ -46,19 +47,38 @@ def measure_shares(options: argparse.Namespace) -> float:
         for number in range(2)
     ]  # fmt: skip
     try:
-        for worker in workers:
+        for worker in pair:
             _read_until(worker.stdout or [], READY)
-        for worker in workers:
+        for worker in pair:
             assert worker.stdin is not None
             worker.stdin.write("go\n")
             worker.stdin.flush()
-        spans = [json.loads(_read_until(worker.stdout or [], "[")) for worker in workers]
+        spans = [json.loads(_read_until(worker.stdout or [], "[")) for worker in pair]
     finally:
-        for worker in workers:
+        for worker in pair:
             worker.kill()
             worker.wait()
     took: float = max(span[1] for span in spans) - min(span[0] for span in spans)
     return options.tasks * options.steps / took
+
+
+def measure_queue(
+    options: argparse.Namespace, enqueue: Callable[[int], object], is_done: Callable[[], bool]
+) -> float:
+    """Steps per second of two workers of a peer's queue, from the first task enqueued to the last
+    one done."""
+    command = rebuild_command()[1:]
+    with (
+        workers.running(*command, "--worker", "0") as one,
+        workers.running(*command, "--worker", "1") as two,
+    ):
+        work.wait_for("both are ready", lambda: all(READY in log() for log in (one, two)))
+        begun = 0.0
+        for number in range(options.tasks):
+            enqueue(number)
+            begun = begun or time.time()
+        work.wait_for("all is done", is_done)
+        return options.tasks * options.steps / (time.time() - begun)
 
 
 def rebuild_command() -> list[str]:
