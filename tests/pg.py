@@ -25,13 +25,15 @@ from typing import Any, Self
 
 import psycopg
 
+from tests.durable import DURABLE
+
 PR_SET_PDEATHSIG = 1
 
-SETTINGS = {
+# The tests kill processes, never the machine.
+HASTY = {} if DURABLE else {"fsync": "off", "full_page_writes": "off"}
+SETTINGS = HASTY | {
     "listen_addresses": "127.0.0.1",
     "max_connections": 200,
-    "fsync": "off",  # the tests kill processes, never the machine
-    "full_page_writes": "off",
     "log_min_messages": "fatal",
     "timezone": "UTC",
 }

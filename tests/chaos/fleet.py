@@ -17,6 +17,7 @@ import psutil
 
 from tests.conftest import ROOT
 from tests.crash.cluster_kit import MARK, is_alive
+from tests.durable import bound_leases
 from tests.pg import die_with_parent
 
 RESTART_SECONDS = 0.3
@@ -25,18 +26,16 @@ _BIRTH = re.compile(rb"(\w+) (\d+) started$", re.MULTILINE)
 
 
 def make_environment(root: Path, url: str) -> dict[str, str]:
-    """Of every process of the product: a lease of 3 s, files under `root`."""
+    """Of every process of the product: short leases, files under `root`."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("LONGWATCH_", "DJANGO_"))}
     return kept | {
         "LONGWATCH_DATABASE_URL": url,
         "LONGWATCH_VAR": str(root / "var"),
         "LONGWATCH_WORKFLOWS": "tests.chaos.flows",
         "LONGWATCH_CHAOS_DIR": str(root),
-        "LONGWATCH_LEASE_SECONDS": "3",
-        "LONGWATCH_HEARTBEAT_SECONDS": "1",
-        "LONGWATCH_DRAIN_SECONDS": "12",
         "LONGWATCH_MAX_RECLAIMS": "100000",
         "PYTHONUNBUFFERED": "1",
+        **bound_leases(LONGWATCH_DRAIN_SECONDS="12"),
     }
 
 

@@ -10,6 +10,8 @@ import dataclasses
 import random
 from collections.abc import Iterator
 
+from tests.durable import LEASE
+
 KILLS = {
     "holder": 23,
     "settling": 12,
@@ -52,7 +54,7 @@ CUTS = ("settle", "commit", "keep", "claim", "submit", "beat", "write", "")
 CLOCK_SECONDS = 45.0
 """How far the server's clock may be behind the machine's: a step goes anywhere in between."""
 
-LOCK_SECONDS = 8.0
+LOCK_SECONDS = LEASE + 5.0
 """An outside process holds SQLite's write lock this long."""
 
 
@@ -115,9 +117,9 @@ def _deal(chance: random.Random, weights: dict[str, int]) -> Iterator[str]:
 
 
 def _choose_seconds(kind: str, length: float) -> float:
-    """How long it lasts; the lease is 3 s, so about half of what stops outlives it."""
+    """How long it lasts; whoever stops outlives its lease."""
     if kind.startswith("stop"):
-        return 3.5 + 3.0 * length
+        return LEASE + 0.5 + 3.0 * length
     if kind == "write lock":
         return LOCK_SECONDS
     if kind in {"stall", "full disk", "read-only"}:

@@ -21,6 +21,7 @@ import psycopg
 
 from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import Act
+from tests.durable import DURABLE
 from tests.pg import Cluster as Server
 
 DISK_BYTES = 512 * 2**20
@@ -154,7 +155,7 @@ class SQLite:
         try:
             os.unshare(os.CLONE_NEWNS)
             _run("mount", "--make-rprivate", "/")
-            _run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.folder))
+            self._mount_file() if DURABLE else self._mount_memory()
             self.read_only.mkdir()
             _run("mount", "--bind", str(self.folder), str(self.read_only))
             _run("mount", "-o", "remount,bind,ro", str(self.read_only))
@@ -162,6 +163,17 @@ class SQLite:
         except (OSError, AttributeError, subprocess.CalledProcessError) as error:
             self.left_out = [f"{kind} ({error})" for kind in ("full disk", "read-only")]
             return False
+
+    def _mount_memory(self) -> None:
+        _run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.folder))
+
+    def _mount_file(self) -> None:
+        """A disk that commits are forced to, as memory is none."""
+        image = self.folder.with_suffix(".image")
+        with image.open("wb") as file:
+            file.truncate(DISK_BYTES)
+        _run("mkfs.ext4", "-q", "-m", "0", str(image))
+        _run("mount", "-o", "loop", str(image), str(self.folder))
 
     def __enter__(self) -> Self:
         return self

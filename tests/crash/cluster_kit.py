@@ -21,6 +21,7 @@ import psycopg
 
 from tests.conftest import ROOT
 from tests.crash.toy_table import TABLE
+from tests.durable import PATIENCE
 
 MARK = "LONGWATCH_TEST_MARK"
 LONG = 30.0
@@ -28,7 +29,8 @@ LONG = 30.0
 
 
 def wait_for[T](what: str, condition: Callable[[], T], seconds: float = LONG) -> T:
-    """The condition's first true value; fails with `what` after `seconds`."""
+    """The condition's first true value; fails with `what` after `seconds` (of short leases)."""
+    seconds *= PATIENCE
     until = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > until:

@@ -10,10 +10,19 @@ from django.conf import settings
 
 from tests.crash.cluster_kit import ToyCluster
 from tests.crash.site_kit import SiteCluster
+from tests.durable import DURABLE, PATIENCE
 from tests.pg import Cluster
 
 StartCluster = Callable[..., ToyCluster]
 StartSite = Callable[..., SiteCluster]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test that waits for leases of 60 s has as much more time."""
+    for item in items if DURABLE else []:
+        given = item.get_closest_marker("timeout")
+        seconds = given.args[0] if given else float(config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(PATIENCE * seconds), append=False)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow, registered
 from tests.crash.cluster_kit import MARK, SIGCONT, SIGSTOP, ToyCluster, wait_for
 from tests.crash.flows import paced
+from tests.durable import bound_leases
 from tests.factories import CLIENT
 
 
@@ -29,7 +30,7 @@ class Noted(NamedTuple):
 
 
 class SiteCluster(ToyCluster):
-    """`manage.py qcluster`, two workers, a lease of 3 s. Leaving the block kills what is left."""
+    """`manage.py qcluster`, two workers, short leases. Leaving the block kills what is left."""
 
     command = ("manage.py", "qcluster")
 
@@ -41,11 +42,9 @@ class SiteCluster(ToyCluster):
         self.environment = environment | {
             MARK: self.mark,
             "LONGWATCH_WORKFLOWS": "tests.crash.flows",
-            "LONGWATCH_LEASE_SECONDS": "3",
-            "LONGWATCH_HEARTBEAT_SECONDS": "1",
-            "LONGWATCH_DRAIN_SECONDS": "60",
             "LONGWATCH_WORKERS": "2",
         }
+        self.environment |= bound_leases(LONGWATCH_DRAIN_SECONDS="60")
         self.environment |= {name: str(value) for name, value in more.items()}
         self.workers = int(self.environment["LONGWATCH_WORKERS"])
         self.database = _NoDatabase()  # type: ignore[assignment]

@@ -11,6 +11,7 @@ from tests.chaos.asking import ODDS, asking
 from tests.chaos.bots import Bots
 from tests.crash.cluster_kit import SIGTERM
 from tests.crash.conftest import StartSite
+from tests.durable import PATIENCE
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db(transaction=True)]
 
@@ -29,7 +30,7 @@ def test_an_answer_at_once_strands_no_task_whoever_is_killed_meanwhile(
     }
     with start_site(**more) as cluster, registered(asking):
         bots = Bots(tmp_path / "sink", lambda: cluster.list_pids("worker"), seed=49)
-        bots.run(count=40, kill_each=8, patience=90)
+        bots.run(count=40, kill_each=8, patience=90 * PATIENCE)
         assert bots.kills >= 4
         assert bots.faults, "the fault points are met"
         assert bots.find_stranded() == []

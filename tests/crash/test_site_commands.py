@@ -16,6 +16,7 @@ from tests.crash.cluster_kit import SIGKILL, SIGTERM, wait_for
 from tests.crash.command_flows import judged
 from tests.crash.conftest import StartSite
 from tests.crash.site_kit import read_kinds, wait_for_status
+from tests.durable import LEASE
 from tests.factories import OPERATOR
 from tests.workflows.test_sandbox import list_marked
 
@@ -69,7 +70,9 @@ def test_a_command_ends_with_its_worker_and_with_its_unit(
 
         def is_kept() -> bool:
             stopped.refresh_from_db()
-            return bool(stopped.lease_until and (stopped.lease_until - lease).total_seconds() > 3)
+            return bool(
+                stopped.lease_until and (stopped.lease_until - lease).total_seconds() > LEASE
+            )
 
         wait_for("the lease is kept beyond its first length", is_kept)
         assert stopped.fence == fence

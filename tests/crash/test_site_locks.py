@@ -14,12 +14,14 @@ from ledger.models import Task
 from tests.crash.cluster_kit import SIGKILL, wait_for
 from tests.crash.conftest import StartSite
 from tests.crash.site_kit import SiteCluster, assert_whole, read_kinds, wait_for_status
+from tests.durable import DURABLE, LEASE
 
 PROOF = bool(os.environ.get("LONGWATCH_TEST_PROOF"))
-BOUND = 10.0 if PROOF else 1.0
+OWN = PROOF or DURABLE
+BOUND = 10.0 if OWN else 1.0
 """The product's own, or one that a test can wait out."""
-HOLD = 3.5 * BOUND + 4
-"""Longer than the lease of 3 s as well, and than a settle that stands in line behind a beat."""
+HOLD = 3.5 * BOUND + LEASE + 1
+"""Longer than the lease as well, and than a settle that stands in line behind a beat."""
 
 pytestmark = [
     pytest.mark.postgresql,
@@ -31,7 +33,7 @@ pytestmark = [
 @pytest.fixture
 def bounded(site_env: dict[str, str]) -> None:
     """The clusters' sessions wait for a lock for BOUND seconds."""
-    if not PROOF:
+    if not OWN:
         options = "-c%20lock_timeout%3D1s%20-c%20statement_timeout%3D60s"
         site_env["LONGWATCH_DATABASE_URL"] += f"?options={options}"
 

@@ -11,6 +11,7 @@ from ledger.models import Task, Worker
 from tests.crash.cluster_kit import LONG, SIGKILL, SIGTERM, wait_for
 from tests.crash.conftest import StartSite
 from tests.crash.site_kit import assert_whole, read_kinds, wait_for_status
+from tests.durable import LEASE
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db(transaction=True)]
 
@@ -29,7 +30,7 @@ def test_a_task_is_taken_back_though_its_workers_row_is_gone(start_site: StartSi
         forget_workers()
         killed = time.time()
         _, second = cluster.wait_for_attempts(2, "work")
-        assert second.at - killed < 10, "3 to 4 s on an idle machine"
+        assert second.at - killed < LEASE + 7, "LEASE + 1 on an idle machine"
         wait_for_status(task, "completed")
         assert_whole(task, 1)
         cluster.signal(SIGTERM)

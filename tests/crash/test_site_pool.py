@@ -23,6 +23,7 @@ from tests.crash.site_kit import (
     stop_outside_of_a_write,
     wait_for_status,
 )
+from tests.durable import HEARTBEAT, LEASE
 from tests.factories import OPERATOR
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db(transaction=True)]
@@ -64,7 +65,8 @@ def test_health_is_red_while_the_pool_stands_still(
     stopped: str, start_site: StartSite, client: Client, settings: Any
 ) -> None:
     """All of it, or its workers alone; without its pusher each has life in it and no ticket."""
-    settings.LONGWATCH_LEASE_SECONDS, settings.LONGWATCH_HEARTBEAT_SECONDS = 3, 1
+    settings.LONGWATCH_LEASE_SECONDS = LEASE
+    settings.LONGWATCH_HEARTBEAT_SECONDS = HEARTBEAT
 
     def is_well() -> bool:
         return client.get("/healthz").status_code == 200
@@ -72,7 +74,7 @@ def test_health_is_red_while_the_pool_stands_still(
     def tell_reasons() -> Any:
         return client.get("/healthz").json()["reasons"]
 
-    with start_site(LONGWATCH_TICKET_SECONDS=1, LONGWATCH_WEDGE_SECONDS=90) as cluster:
+    with start_site(LONGWATCH_TICKET_SECONDS=1, LONGWATCH_WEDGE_SECONDS=30 * LEASE) as cluster:
         wait_for("green", is_well)
         if stopped == "all":
             stop_outside_of_a_write(cluster)

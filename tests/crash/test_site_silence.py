@@ -16,13 +16,14 @@ from tests.chaos.proxy import Proxy
 from tests.crash.cluster_kit import SIGTERM, wait_for
 from tests.crash.conftest import StartSite
 from tests.crash.site_kit import SiteCluster, assert_whole, read_kinds, wait_for_status
+from tests.durable import LEASE
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db(transaction=True)]
 
 PLAIN = "?sslmode=disable&gssencmode=disable"
 """The proxy reads no other greeting."""
-SILENCE = 7.0
-"""More than two leases of three seconds."""
+SILENCE = 2 * LEASE + 1
+"""More than two leases."""
 
 
 def keep_silent() -> None:
