@@ -42,7 +42,7 @@ KINDS: Final = (
 
 OTHER: Final = "other"
 LABELS: Final = 100
-"""Workflows with totals of their own; those that come later are OTHER together."""
+"""Workflows with totals of their own; those whose first task came later are OTHER together."""
 
 TICK_SECONDS: Final = 3.0
 CHUNK: Final = 50_000
@@ -53,7 +53,7 @@ WINDOW: Final = 100_000
 stop there rather than cost more with each look."""
 
 _SOURCES: Final[tuple[type[Model], ...]] = (StepOutput, Event, Spend)
-_CURSOR, _MARK, _MARKED = "cursor", "mark", "marked"
+_CURSOR, _MARK, _MARKED, _BIRTH = "cursor", "mark", "marked", "birth"
 _LOCK: Final = 0x6C777461
 """The advisory lock of whoever writes totals: "lwta"."""
 
@@ -84,7 +84,7 @@ def read_totals() -> Totals:
     """Every counter as of now: two statements, or four if the totals were raised between."""
     state = _read_stored()
     while True:
-        reads = [_STORED]
+        reads = [_STORED, _write_births(state)]
         for source in _SOURCES:
             # As numbers: for an index the planner must know how few rows these are.
             first = state.read(_CURSOR, source.__name__)
@@ -110,6 +110,7 @@ def add_up() -> bool:
             # Who has a number up to the mark may still commit it. A second more: between
             # drawing a number and being seen to write there is a moment.
             return False
+        sums.add(_run_reads([_write_births(sums)]))
         done = _add_to_marks(sums)
         if not done:
             # The clock after the numbers: who draws a lower one has begun by then.
@@ -125,6 +126,7 @@ def keep_task(task_id: UUID) -> None:
     it, before its rows go."""
     _take_lock(wait=True)
     sums = _read_stored()
+    sums.add(_run_reads([_write_births(sums)]))
     key = Task._meta.pk.get_db_prep_value(task_id, connection)
     for source in _SOURCES:
         first = sums.read(_CURSOR, source.__name__)
@@ -173,14 +175,20 @@ class _Sums:
 
     def add(self, rows: Iterable[Sequence[Any]]) -> None:
         for _, name, workflow, detail, count, micros in rows:
-            if workflow and workflow not in self._labels:
-                if len(self._labels) < LABELS:
-                    self._labels.add(workflow)
-                else:
-                    workflow = OTHER
+            workflow = self._label(workflow)
+            if name == _BIRTH:
+                continue
             self._raise((name, workflow, detail), int(count))
             if name in SECONDS_OF:
                 self._raise((SECONDS_OF[name], workflow, ""), int(micros))
+
+    def _label(self, workflow: str) -> str:
+        """The workflow's own label as long as there are any."""
+        if workflow not in {"", OTHER} and workflow not in self._labels:
+            if len(self._labels) >= LABELS:
+                return OTHER
+            self._labels.add(workflow)
+        return workflow
 
     def _raise(self, key: tuple[str, str, str], by: int) -> None:
         self.put(key, self.totals.get(key, 0) + by)
@@ -230,7 +238,7 @@ def _take_lock(*, wait: bool) -> bool:
 
 
 def _run_reads(reads: Iterable[_Read], *values: Any) -> list[tuple[Any, ...]]:
-    """The rows of all in one statement, those of `_STORED` first."""
+    """The rows of all in one statement, in their order."""
     reads = list(reads)
     rows = ", ".join(
         f"{name} AS MATERIALIZED ({text})" for one in reads for name, text in one.rows.items()
@@ -246,7 +254,7 @@ def _run_reads(reads: Iterable[_Read], *values: Any) -> list[tuple[Any, ...]]:
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Read:
     """Parts of a statement: the rows of a table, each gone through once, and what they add up to
-    (1, name, workflow, detail, count, microseconds)."""
+    (place in the order, name, workflow, detail, count, microseconds)."""
 
     rows: dict[str, str]
     sums: list[str]
@@ -255,8 +263,23 @@ class _Read:
 _STORED: Final = _Read({}, ["SELECT 0, name, workflow, detail, value, 0 FROM longwatch_tally"])
 """First of all, as it says which workflows have totals of their own."""
 
+_LAST: Final = 2**62
+"""The place of sums: after the births, of which each has the number of its event."""
+
 _WORKFLOW: Final = "(SELECT t.workflow FROM longwatch_task t WHERE t.id = o.task_id) AS workflow"
 """Not a join: for one of many rows the planner reads all tasks."""
+
+
+def _write_births(sums: _Sums) -> _Read:
+    """Of the workflows that are not in the totals yet, which came first: so whoever reads and adds
+    up, however much of it, gives the last labels to the same ones."""
+    first = sums.read(_CURSOR, Event.__name__)
+    rows = (
+        f"SELECT {_WORKFLOW}, o.id FROM longwatch_event o "
+        f"WHERE o.id > {first} AND o.id <= {first + WINDOW} AND o.seq = 1"
+    )
+    found = [f"SELECT min(id), '{_BIRTH}', workflow, '', 0, 0 FROM born GROUP BY 3"]
+    return _Read({"born": rows}, found)
 
 
 def _write_read(source: type[Model], condition: str) -> _Read:
@@ -268,16 +291,16 @@ def _write_read(source: type[Model], condition: str) -> _Read:
         found = f"SELECT {_WORKFLOW}, o.kind, o.seq {rows} AND (o.seq = 1 OR o.kind IN ({kinds}))"
         return _Read(
             {"happened": found},
-            [f"SELECT 1, '{EVENT}', workflow, kind, count(*), 0 FROM happened "
+            [f"SELECT {_LAST}, '{EVENT}', workflow, kind, count(*), 0 FROM happened "
              f"WHERE kind IN ({kinds}) GROUP BY 3, 4",
-             f"SELECT 1, '{EVENT}', workflow, '{CREATED}', count(*), 0 FROM happened "
+             f"SELECT {_LAST}, '{EVENT}', workflow, '{CREATED}', count(*), 0 FROM happened "
              "WHERE seq = 1 GROUP BY 3"],
         )  # fmt: skip
     # Without a lane it is a child's, which counts in its parent once more.
     columns = ((TOKENS, "in", "tokens_in"), (TOKENS, "out", "tokens_out"), (COST, "", "cost"))
     return _Read(
         {"spent": f"SELECT {_WORKFLOW}, o.tokens_in, o.tokens_out, o.cost {rows} AND o.lane <> ''"},
-        [f"SELECT 1, '{name}', workflow, '{detail}', sum({column}), 0 FROM spent GROUP BY 3"
+        [f"SELECT {_LAST}, '{name}', workflow, '{detail}', sum({column}), 0 FROM spent GROUP BY 3"
          for name, detail, column in columns],
     )  # fmt: skip
 
@@ -303,8 +326,9 @@ def _write_units(rows: str) -> _Read:
             "claims": f"SELECT {_WORKFLOW}, {waited} AS micros FROM worked o WHERE place = 0",
         },
         [
-            f"SELECT 1, '{UNIT}', workflow, class, sum(many), sum(micros) FROM units GROUP BY 3, 4",
-            f"SELECT 1, '{CLAIM}', workflow, {_write_class('micros')}, count(*), sum(micros) "
+            f"SELECT {_LAST}, '{UNIT}', workflow, class, sum(many), sum(micros) FROM units "
+            "GROUP BY 3, 4",
+            f"SELECT {_LAST}, '{CLAIM}', workflow, {_write_class('micros')}, count(*), sum(micros) "
             "FROM claims GROUP BY 3, 4",
         ],
     )

@@ -284,6 +284,38 @@ def test_workflows_beyond_a_hundred_are_counted_together(flow: Workflow) -> None
     assert len([name for name in again if name.startswith("longwatch_cost_total")]) == 101
 
 
+def test_no_counter_falls_when_the_hundredth_workflow_comes(
+    flow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that came first keep their labels, by whoever reads and adds up, and in which order."""
+    monkeypatch.setattr(tallies, "CHUNK", 1)
+    Tally.objects.bulk_create(
+        Tally(name="event", workflow=f"w{n:02}", detail="created", value=1) for n in range(98)
+    )
+    seen = scrape()
+    for name in ("zeta", "mu", "beta", "alpha"):
+        made = make_workflow(name)
+        with registered(made):
+            complete_one(made)
+        seen = check_that_none_fell(seen)
+    for _ in range(4):
+        clock.offset += 5
+        while tallies.add_up():
+            seen = check_that_none_fell(seen)
+    assert not tallies.add_up()
+    assert seen("tasks_ended_total", workflow="zeta", status="completed") == 1
+    assert seen("unit_duration_seconds_count", workflow="mu") == 1
+    assert seen("tasks_submitted_total", workflow="w97") == 1
+    assert seen("tasks_submitted_total", workflow="other") == 2
+
+
+def check_that_none_fell(before: Scrape) -> Scrape:
+    found = scrape()
+    counted = [name for name in before if "_total" in name or "_bucket" in name]
+    assert {name for name in counted if found.get(name, 0) < before[name]} == set()
+    return found
+
+
 def complete_one(workflow: Workflow) -> None:
     submit(workflow)
     complete(claim(workflow), workflow)
