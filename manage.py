@@ -7,7 +7,9 @@ import sys
 
 def main() -> None:
     """Run one command; a wrong setting is one line, not a traceback."""
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "harness_site.settings")
+    # An empty line of an environment file says nothing.
+    name = "DJANGO_SETTINGS_MODULE"
+    os.environ[name] = os.environ.get(name) or "harness_site.settings"
     try:
         from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line

@@ -9,7 +9,9 @@ import os
 from django.core.management import BaseCommand
 from django.core.wsgi import get_wsgi_application
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "harness_site.settings")
+# An empty line of an environment file says nothing.
+NAME = "DJANGO_SETTINGS_MODULE"
+os.environ[NAME] = os.environ.get(NAME) or "harness_site.settings"
 
 application = get_wsgi_application()
 BaseCommand().check()

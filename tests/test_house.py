@@ -82,6 +82,15 @@ def test_a_wrong_setting_ends_every_command_with_one_line(
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("start", [("manage.py", "check"), ("-c", "import harness_site.wsgi")])
+def test_an_empty_name_of_settings_is_none(tmp_path: Path, start: tuple[str, ...]) -> None:
+    around = {"LONGWATCH_VAR": str(tmp_path / "var"), "DJANGO_SETTINGS_MODULE": ""}
+    done = subprocess.run(
+        [sys.executable, *start], cwd=ROOT, env=os.environ | around, capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_database_address_that_cannot_be_read_does_not_show_its_password(tmp_path: Path) -> None:
     done = run_check(tmp_path, LONGWATCH_DATABASE_URL="postgresql://u:hunter2@h:port/db")
     assert done.returncode == 1
