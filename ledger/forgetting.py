@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -55,10 +56,12 @@ class Row(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Tasks to which the same happens, and how many days after their end."""
+    """Tasks to which the same happens, and how many days after their end; for those that were to go
+    and have to stay, also after how many their contents go."""
 
     what: str
     days: float
+    payload: float
     ids: list[UUID]
 
 
@@ -80,8 +83,9 @@ def forget(actor: Actor, *, seconds: float = float("inf"), dry: bool = False) ->
         return Forgotten(numbers, False)
     now = clock.read()
     if dry:
+        gone: set[UUID] = set()
         for batch in list_batches(rules, now, numbers):
-            numbers[batch.what] += len(_count_free(batch, now, numbers))
+            _count(batch, now, numbers, gone)
         return Forgotten(numbers, False)
     with being_alone():
         for batch in list_batches(rules, now, numbers):
@@ -104,7 +108,7 @@ def describe(gone: Forgotten) -> str:
 
 def list_batches(rules: Sequence[Rule], now: dt.datetime, numbers: Counter[str]) -> Iterator[Batch]:
     """What is due, in the order of the ends; what nobody has looked at is counted."""
-    open_: dict[tuple[str, float], list[Row]] = {}
+    open_: dict[tuple[str, float, float], list[Row]] = {}
     for row in _list_over(rules, now):
         rule = find_rule(list(rules), row.lane, row.workflow, row.status)
         if rule is None or not (key := _choose(rule, row, now)):
@@ -120,13 +124,14 @@ def list_batches(rules: Sequence[Rule], now: dt.datetime, numbers: Counter[str])
         yield Batch(*key, [one.id for one in rows])
 
 
-def _choose(rule: Rule, row: Row, now: dt.datetime) -> tuple[str, float] | None:
-    """What is due for the task, and after how many days."""
+def _choose(rule: Rule, row: Row, now: dt.datetime) -> tuple[str, float, float] | None:
+    """What is due for the task, and after how many days; the days of its contents."""
     payload, task = rule.days
     age = (now - row.finished_at).total_seconds() / 86_400
     if age > task:
-        return TASKS, task
-    return (CONTENTS, payload) if age > payload and row.thinned_days is None else None
+        return TASKS, task, payload
+    due = age > payload and row.thinned_days is None
+    return (CONTENTS, payload, payload) if due else None
 
 
 def _list_over(rules: Sequence[Rule], now: dt.datetime) -> Iterator[Row]:
@@ -158,16 +163,30 @@ def find_cutoff(now: dt.datetime, days: float) -> dt.datetime:
     return now - dt.timedelta(days=days)
 
 
-def _count_free(batch: Batch, now: dt.datetime, numbers: Counter[str]) -> list[UUID]:
-    """Those of a batch that would go."""
-    cutoff = find_cutoff(now, batch.days)
-    tasks = list(Task.objects.filter(pk__in=batch.ids).only("id", "parent_id"))
-    needed = thinning.find_needed(tasks, cutoff)
+def _count(batch: Batch, now: dt.datetime, numbers: Counter[str], gone: set[UUID]) -> None:
+    """As `_take`, and nothing is done; `gone` are tasks that would be, and name others."""
+    tasks = list(Task.objects.filter(pk__in=batch.ids).only("id", "parent_id", "copied_from_id"))
+    needed = thinning.find_needed(tasks, find_cutoff(now, batch.days))
     free = [key for key in batch.ids if key not in needed]
     if batch.what == TASKS:
-        free = deleting.list_free(free, now)
-    numbers[NEEDED] += len(batch.ids) - len(free)
-    return free
+        free = deleting.list_free(free, now, gone)
+        naming = {task.pk for task in tasks if task.parent_id or task.copied_from_id}
+        gone |= naming.intersection(free)
+    numbers[batch.what] += len(free)
+    if rest := _find_rest(batch, free, numbers):
+        _count(rest, now, numbers, gone)
+
+
+def _find_rest(batch: Batch, free: list[UUID], numbers: Counter[str]) -> Batch | None:
+    """Those that were to go as a whole, have to stay, and have their contents still."""
+    kept = set(batch.ids).difference(free)
+    if batch.what == CONTENTS:
+        numbers[NEEDED] += len(kept)
+        return None
+    whole = Task.objects.filter(pk__in=kept, thinned_days=None) if batch.payload < math.inf else ()
+    due = [task.pk for task in whole]
+    numbers[NEEDED] += len(kept) - len(due)
+    return Batch(CONTENTS, batch.payload, batch.payload, due) if due else None
 
 
 def _take(batch: Batch, now: dt.datetime, numbers: Counter[str], actor: Actor) -> Iterator[None]:
@@ -175,11 +194,18 @@ def _take(batch: Batch, now: dt.datetime, numbers: Counter[str], actor: Actor) -
     pace = _Pace()
     free = deleting.list_free(batch.ids, now) if batch.what == TASKS else batch.ids
     free = thinning.mark_tasks(free, find_cutoff(now, batch.days))  # from here on nobody joins
-    numbers[NEEDED] += len(batch.ids) - len(free)
-    if not free:
-        return
-    pace.rest()
-    yield
+    rest = _find_rest(batch, free, numbers)
+    if free:
+        pace.rest()
+        yield
+        yield from _strip_or_delete(batch, free, numbers, actor, pace)
+    if rest:
+        yield from _take(rest, now, numbers, actor)
+
+
+def _strip_or_delete(
+    batch: Batch, free: list[UUID], numbers: Counter[str], actor: Actor, pace: _Pace
+) -> Iterator[None]:
     if batch.what == TASKS:
         audits = thinning.strip_tasks(free, batch.days, [AuditEntry])
         rows: Iterator[int] = itertools.chain(audits, deleting.delete_rows(free))

@@ -44,12 +44,4 @@ class Migration(migrations.Migration):
             name="risk_by",
             field=models.CharField(db_default="step", default="step", max_length=10),
         ),
-        migrations.AddIndex(
-            model_name="approval",
-            index=models.Index(
-                condition=models.Q(("remind_at__isnull", False), ("status", "open")),
-                fields=["remind_at"],
-                name="longwatch_approval_remind",
-            ),
-        ),
     ]

@@ -44,12 +44,4 @@ class Migration(migrations.Migration):
             name="payload",
             field=models.BooleanField(db_default=True, default=True),
         ),
-        migrations.AddIndex(
-            model_name="auditentry",
-            index=models.Index(fields=["actor", "id"], name="longwatch_audit_actor"),
-        ),
-        migrations.AddIndex(
-            model_name="auditentry",
-            index=models.Index(fields=["action", "id"], name="longwatch_audit_action"),
-        ),
     ]

@@ -3,6 +3,8 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
+from ledger.schema import AddCheckBeside
+
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -43,7 +45,7 @@ class Migration(migrations.Migration):
             name="reserved_tokens",
             field=models.BigIntegerField(db_default=0, default=0),
         ),
-        migrations.AddConstraint(
+        AddCheckBeside(
             model_name="task",
             constraint=models.CheckConstraint(
                 condition=models.Q(("reserved_cost__gte", 0), ("reserved_tokens__gte", 0)),

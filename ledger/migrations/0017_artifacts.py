@@ -4,6 +4,7 @@ import django.db.models.deletion
 from django.db import migrations, models
 
 import ledger.ids
+from ledger.schema import AddCheckBeside
 
 
 class Migration(migrations.Migration):
@@ -95,7 +96,7 @@ class Migration(migrations.Migration):
                 to="longwatch_ledger.blob",
             ),
         ),
-        migrations.AddConstraint(
+        AddCheckBeside(
             model_name="artifact",
             constraint=models.CheckConstraint(
                 condition=models.Q(

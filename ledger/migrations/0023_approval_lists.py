@@ -8,22 +8,6 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.AddIndex(
-            model_name="approval",
-            index=models.Index(
-                condition=models.Q(("decided_at__isnull", False)),
-                fields=["decided_at", "id"],
-                name="longwatch_approval_decided",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="approval",
-            index=models.Index(
-                condition=models.Q(("decided_at__isnull", False)),
-                fields=["step", "decided_at"],
-                name="longwatch_approval_step",
-            ),
-        ),
         migrations.CreateModel(
             name="ApprovalLook",
             fields=[

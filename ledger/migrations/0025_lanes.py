@@ -38,14 +38,6 @@ class Migration(migrations.Migration):
             name="lane",
             field=models.CharField(blank=True, db_default="", default="", max_length=100),
         ),
-        migrations.AddIndex(
-            model_name="spend",
-            index=models.Index(
-                condition=models.Q(("lane", ""), _negated=True),
-                fields=["lane", "at", "cost", "tokens_in", "tokens_out"],
-                name="longwatch_spend_lane",
-            ),
-        ),
         migrations.AddConstraint(
             model_name="lane",
             constraint=models.CheckConstraint(

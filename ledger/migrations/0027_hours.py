@@ -43,8 +43,4 @@ class Migration(migrations.Migration):
                 "ordering": ("hour", "id"),
             },
         ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(fields=["submitted_by", "created_at"], name="longwatch_task_by"),
-        ),
     ]

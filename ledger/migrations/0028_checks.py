@@ -7,7 +7,9 @@ import django.db.models.expressions
 import django.db.models.functions.comparison
 import django.db.models.functions.math
 import django.db.models.lookups
-from django.db import migrations, models
+from django.db import migrations, models, transaction
+
+from ledger.schema import LOCK_SECONDS, ValidateCheck, lock_tables
 
 DROPPED = ("status_known", "lease_iff_running", "finished_iff", "wall_iff", "counters", "rounds",
            "priority", "reserved")  # fmt: skip
@@ -34,10 +36,12 @@ class RewriteChecks(migrations.SeparateDatabaseAndState):
         table = schema_editor.quote_name(model._meta.db_table)
         parts = [f"DROP CONSTRAINT IF EXISTS {schema_editor.quote_name(c.name)}" for c in old + new]
         parts += [f"ADD {c.constraint_sql(model, schema_editor)} NOT VALID" for c in new]
-        schema_editor.execute(f"ALTER TABLE {table} {', '.join(dict.fromkeys(parts))}", None)
+        with transaction.atomic(using=schema_editor.connection.alias):
+            lock_tables(schema_editor.connection, [model._meta.db_table], [], LOCK_SECONDS)
+            schema_editor.execute(f"ALTER TABLE {table} {', '.join(dict.fromkeys(parts))}", None)
         for check in new:
-            name = schema_editor.quote_name(check.name)
-            schema_editor.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}", None)
+            read = ValidateCheck(model._meta.db_table, check.name)
+            read.database_forwards(app_label, schema_editor, from_state, to_state)
 
     def database_backwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any

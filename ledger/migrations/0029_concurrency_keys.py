@@ -24,32 +24,4 @@ class Migration(migrations.Migration):
             name="held_key",
             field=models.CharField(blank=True, max_length=200, null=True),
         ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(
-                    ("concurrency_key__isnull", False),
-                    ("held_key__isnull", True),
-                    ("status", "queued"),
-                ),
-                fields=["lane", "workflow", "workflow_version", "concurrency_key", "rank", "id"],
-                name="longwatch_task_keyed",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("held_key__isnull", False), ("status", "queued")),
-                fields=["lane", "workflow", "workflow_version", "rank", "id"],
-                name="longwatch_task_begun",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", True), ("held_key__isnull", False)),
-                fields=["workflow", "held_key"],
-                name="longwatch_task_holding",
-            ),
-        ),
     ]

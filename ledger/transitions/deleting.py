@@ -7,7 +7,7 @@ The audit log keeps what each was and had spent. Files stay until `collecting` f
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -125,11 +125,14 @@ LISTED = 200
 """Decisions, and effects, that the audit log names of one task."""
 
 
-def list_free(ids: Sequence[UUID], now: dt.datetime) -> list[UUID]:
-    """Those of the tasks that no task names as its parent or original, and that spent nothing this
-    month: a lane's budget is a sum over what is on record."""
-    kept = {key for pair in Task.objects.filter(Q(parent__in=ids) | Q(copied_from__in=ids))
-            .values_list("parent", "copied_from") for key in pair}  # fmt: skip
+def list_free(
+    ids: Sequence[UUID], now: dt.datetime, gone: Collection[UUID] = frozenset()
+) -> list[UUID]:
+    """Those of the tasks that no task but `gone` names as its parent or original, and that spent
+    nothing this month: a lane's budget is a sum over what is on record."""
+    naming = Task.objects.filter(Q(parent__in=ids) | Q(copied_from__in=ids))
+    rows = naming.values_list("pk", "parent", "copied_from")
+    kept = {key for own, *named in rows if own not in gone for key in named}
     month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     spent = Spend.objects.filter(task__in=ids, at__gte=month).values_list("task", flat=True)
     kept |= set(spent.distinct())

@@ -105,12 +105,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
 class WebLoad(Load):
     """Short tasks and a page, through whatever web `client` and `browser` name."""
 
+    rate = 7.0 if PROOF else 5.0
+
     def __init__(self, site: Site, client: Client, browser: Client) -> None:
         super().__init__()
         self.site, self.client, self.browser = site, client, browser
 
     def act(self) -> None:
-        for number in range(3 if PROOF else 1):  # some 20 a second
+        for number in range(3 if PROOF else 1):
             key = f"load-{self.count}-{number}"
             assert self.client.submit(self.site.sink, key, seconds=0.01, turns=1).status == 201
         assert self.browser.ask("/tasks/").status == 200
