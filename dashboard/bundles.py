@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ledger import queries, transcripts
 from ledger.calls import Call, answer_call
-from ledger.errors import NotAllowed
+from ledger.errors import LedgerError
 from ledger.handoff import build_handoff
 from ledger.queries.paging import Page
 
@@ -69,8 +69,8 @@ class Bundle:
 
     def _list_files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         task = self.task_id
-        yield "task.json", self._write_whole(lambda: dump(queries.show_task(task), indent=2))
-        yield "handoff.md", self._write_whole(self._tell_handoff)
+        yield "task.json", self._write_whole("task", self._tell_task)
+        yield "handoff.md", self._write_whole("hand-off", self._tell_handoff)
         yield (
             "artifacts.jsonl",
             self._write_rows(
@@ -99,16 +99,19 @@ class Bundle:
         )
         yield "READ-ME.txt", iter([self._explain().encode()])
 
+    def _tell_task(self) -> str:
+        return dump(queries.show_task(self.task_id), indent=2)
+
     def _tell_handoff(self) -> str:
         queries.require_payload()
         return build_handoff(self.task_id).markdown
 
-    def _write_whole(self, make: Callable[[], str]) -> Iterator[bytes]:
+    def _write_whole(self, what: str, make: Callable[[], str]) -> Iterator[bytes]:
         try:
             with answer_call(self.call):
                 text = make()
-        except NotAllowed as error:
-            self.told.append(f"The hand-off is left out: {error}")
+        except LedgerError as error:
+            self.told.append(f"The {what} is left out: {error}")
             return
         yield self._take_room(text)
 
@@ -119,7 +122,7 @@ class Bundle:
             try:
                 with answer_call(self.call):
                     page = read(cursor)
-            except NotAllowed as error:
+            except LedgerError as error:
                 self.told.append(f"The {what} is left out: {error}")
                 return
             for row in page.items:
@@ -141,6 +144,11 @@ class Bundle:
         return data
 
     def _explain(self) -> str:
+        try:
+            with answer_call(self.call):
+                queries.read_revision(self.task_id)
+        except LedgerError as error:
+            self.told.append(f"It was deleted meanwhile, so any of it may be missing: {error}")
         left = "".join(f"- {one}\n" for one in self.told) or "- Nothing.\n"
         return (
             f"Task {self.task_id}\n\n"

@@ -17,6 +17,8 @@ from dashboard import bundles
 from ledger import artifacts
 from ledger.models import AuditEntry, Reach, Task
 from ledger.transitions import holder, operators
+from ledger.transitions.deleting import DEMO, delete_demo
+from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow
 from tests.factories import OPERATOR, claim, make_unit, submit
 
@@ -106,3 +108,20 @@ def test_a_bundle_shows_no_more_than_the_pages(
     Reach.objects.update(lanes=["elsewhere"])
     assert dora.get(reverse("dashboard:bundle", args=[task.id])).status_code == 404
     assert AuditEntry.objects.filter(action="export_task").count() == 1
+
+
+def test_a_bundle_of_a_task_that_is_deleted_meanwhile_is_whole_and_says_so(
+    operator: Client, three: Workflow
+) -> None:
+    task, _ = submit_task(workflow=three, input={}, actor=DEMO, key="demo-x", title="Ferry")
+    operators.cancel_task(task.id, actor=OPERATOR)
+    response: Any = operator.get(reverse("dashboard:bundle", args=[task.id]))
+    sent = iter(response.streaming_content)
+    begun = next(sent)
+    assert delete_demo(actor=OPERATOR)[0].why == ""
+    whole = zipfile.ZipFile(io.BytesIO(begun + b"".join(sent)))
+    assert whole.testzip() is None
+    said = whole.read("READ-ME.txt").decode()
+    assert "Ferry" in whole.read("task.json").decode()
+    assert f"The hand-off is left out: There is no task {task.id}" in said
+    assert "It was deleted meanwhile" in said
