@@ -8,11 +8,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from django.db import connection
 
-from ledger import wakeups
+from ledger import sql, wakeups
+from ledger.models import Task
 from ledger.wakeups import Waiter
+from ledger.workflows import registered
+from tests.factories import LEASE, claim, make_unit, make_workflow, submit
 
 LONG = 60.0
 
@@ -128,3 +132,27 @@ def test_a_broken_connection_is_replaced(waiter: Waiter) -> None:
     with connection.cursor() as cursor:
         cursor.execute("NOTIFY longwatch")
     assert idle_in_time(waiter)
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_task_that_stays_with_its_worker_wakes_nobody(database_url: str) -> None:
+    """PostgreSQL commits one transaction with a NOTIFY at a time: a unit has none."""
+    flow = make_workflow()
+    with registered(flow), psycopg.connect(database_url, autocommit=True) as outside:
+        outside.execute("LISTEN longwatch")
+
+        def count_news() -> int:
+            return len(list(outside.notifies(timeout=0.1)))
+
+        submit(flow)
+        assert count_news() == 1
+        held = claim(flow)
+        for groups in (None, []):  # within its slice, and after a look at who else waits
+            settled = sql.checkpoint_unit(
+                held, make_unit(held, flow), lease_seconds=LEASE, groups=groups
+            )
+            assert settled is not None
+            assert settled.kept_fence == held.fence + 1
+            held = sql.read_task(Task.objects.get())
+        assert count_news() == 0
