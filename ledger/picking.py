@@ -31,6 +31,10 @@ FRESH_SECONDS = 0.05
 """How long a list of groups serves: it bounds how late a busy worker sees a new lane. A list that
 took long to read serves twenty times that long, up to 0.25 s: one of 1,000 groups takes 10 ms."""
 
+FELT_SECONDS = 0.01
+"""A unit that took longer (and longer than a list serves that takes long to read) is followed by a
+reading, for one per cent of its time: a lane that came meanwhile waits for no second unit."""
+
 LANES, GROUPS = 16, 32
 """So many lanes are asked for their tasks in one statement, and so many groups of each, those whose
 heads ranked first when the list was read: of 1,000 it would read 16,000 rows to take one."""
@@ -53,7 +57,7 @@ class Picker:
         self._only = only
         self._groups: list[Group] = []
         self._last: list[Group] = []
-        self._read_at = self._reading = 0.0
+        self._read_at = self._chose_at = self._serves = 0.0
         self._book = Book()
         self._tags: dict[str, float] = {}
         self._turn = 0.0
@@ -79,11 +83,14 @@ class Picker:
         self._book.refresh(now=woken)
         if woken:
             self._blocked.clear()
-        if fresh or now - self._read_at > max(FRESH_SECONDS, self._reading * (FRESH_SECONDS > 0)):
+        felt, self._chose_at = now - self._chose_at > max(FELT_SECONDS, self._serves), now
+        serves = max(FRESH_SECONDS, self._serves * (FRESH_SECONDS > 0))
+        if fresh or felt or now - self._read_at > serves:
             known = self._list_known()
             heads = [head for head in sql.list_heads() if head[0][1:] in known]
             self._groups = [group for group, _ in sorted(heads, key=itemgetter(1))]
-            self._reading = min(0.25, 20 * (time.monotonic() - now))
+            took = 20 * (time.monotonic() - now)
+            self._serves = min(0.25, took, 1.25 * self._serves or took)  # one may be held up
             self._last = self._groups or self._last
             self._keyed = frozenset(group for group in self._last if is_keyed(*group[1:]))
             self._read_at = now

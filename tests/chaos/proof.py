@@ -31,7 +31,8 @@ LONG_FORMS = {"hypothesis": ("tests/ledger/test_machine.py", 20),
                   "tests/workspaces/test_cost.py tests/workspaces/test_moving.py", 40),
               "retention": ("tests/crash/test_forgetting.py", 300),
               "long-forms": (
-                  "tests/crash/test_site_claims.py tests/crash/test_site_hosts.py "
+                  "tests/crash/test_site_claims.py tests/crash/test_site_fairness.py "
+                  "tests/crash/test_site_hosts.py "
                   "tests/crash/test_site_instants.py "
                   "tests/crash/test_site_lanes.py tests/crash/test_site_locks.py "
                   "tests/crash/test_site_pool.py tests/crash/test_site_stalls.py "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
+from ledger import clock
 from ledger.workflows import Again, Child, Concurrency, Fail, Spawn, WaitFor, Workflow, post_json
 
 
@@ -67,6 +69,33 @@ keyed = Workflow("keyed", input=Place, concurrency=Concurrency(key="input.on"))
 keyed.step(begin, name="begin")
 keyed.step(work, name="work")
 keyed.step(end, name="end")
+
+
+class Stint(Pace):
+    """What its units share with others, and what each of them pays before it works."""
+
+    on: str | None = None
+    cost: str = "0"
+
+
+def work_in_turns(ctx: Any) -> Any:
+    """`turns` units of `seconds` each, by the clock that a test may have moved."""
+    with contextlib.suppress(FileNotFoundError):
+        clock.offset = float(Path(f"{ctx.input.sink}.clock").read_text())
+    if ctx.input.cost != "0":
+        with ctx.reserve(tokens=10, cost=ctx.input.cost) as hold:
+            time.sleep(ctx.input.seconds)
+            hold.settle(tokens_out=10, cost=ctx.input.cost)
+    else:
+        time.sleep(ctx.input.seconds)
+    return Again() if ctx.turn + 1 < ctx.input.turns else {}
+
+
+brief = Workflow("brief", input=Stint)
+few = Workflow("few", input=Stint, concurrency=Concurrency(at_most=2))
+alone = Workflow("alone", input=Stint, concurrency=Concurrency(key="input.on"))
+for one in (brief, few, alone):
+    one.step(work_in_turns, name="turn")
 
 
 class Gate(Pace):

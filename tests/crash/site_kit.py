@@ -13,7 +13,7 @@ from django.db import connection
 from ledger.models import StepOutput, Task
 from ledger.transitions.submit import submit_task
 from ledger.workflows import Workflow, registered
-from tests.crash.cluster_kit import MARK, SIGCONT, SIGSTOP, ToyCluster, wait_for
+from tests.crash.cluster_kit import MARK, SIGCONT, SIGKILL, SIGSTOP, ToyCluster, wait_for
 from tests.crash.flows import paced
 from tests.durable import bound_leases
 from tests.factories import CLIENT
@@ -56,6 +56,13 @@ class SiteCluster(ToyCluster):
                 workflow=workflow, input={"sink": str(self.sink), **pace}, actor=CLIENT
             )
         return task
+
+    def kill_owner(self, owner: str) -> bool:
+        """SIGKILL to the worker of a lease; False if it was dead already."""
+        with contextlib.suppress(ProcessLookupError):
+            self.signal(SIGKILL, int(owner.split(":")[1]))
+            return True
+        return False
 
     def prove_it_works_on(self) -> None:
         """Both workers run tasks, as if nothing had been."""

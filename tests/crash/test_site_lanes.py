@@ -19,7 +19,7 @@ from ledger.transitions.lanes import set_lane
 from ledger.transitions.operators import cancel_task, restart_task
 from ledger.transitions.submit import submit_task
 from ledger.workflows import registered
-from tests.crash.cluster_kit import SIGKILL, wait_for
+from tests.crash.cluster_kit import wait_for
 from tests.crash.conftest import StartSite
 from tests.crash.flows import keyed, paced
 from tests.factories import CLIENT
@@ -52,8 +52,7 @@ def test_a_cap_holds_with_more_workers_than_places_and_kills(start_site: StartSi
             if kills < KILLS and rows.filter(finished_at=None).count() < TASKS * (1 - kills / 30):
                 running = rows.filter(status="running").values_list("lease_owner", flat=True)
                 if owners := list(running):
-                    cluster.signal(SIGKILL, int(dice.choice(owners).split(":")[1]))
-                    kills += 1
+                    kills += cluster.kill_owner(dice.choice(owners))
             return not rows.filter(finished_at=None).exists()
 
         wait_for("all are finished", look, 500 if PROOF else 60)
@@ -87,8 +86,7 @@ def test_a_key_is_one_tasks_however_its_workers_end(start_site: StartSite) -> No
             if Task.objects.filter(pk=alone.pk, finished_at=None).exists():
                 waited = left
             if held and kills < KILLS and left < len(tasks) * (1 - kills / 30):
-                cluster.signal(SIGKILL, int(dice.choice(held)[1].split(":")[1]))
-                kills += 1
+                kills += cluster.kill_owner(dice.choice(held)[1])
             return left == 0
 
         wait_for("half are finished", lambda: look() or rows.filter(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,6 +59,29 @@ def test_a_new_lane_waits_for_one_more_unit_at_most(flow: Workflow) -> None:
             arrival + 4, lambda n: submit(flow, lane="small") if n == arrival else None  # noqa: B023
         )  # fmt: skip
         assert "small" in lanes[arrival + 1 : arrival + 3], (arrival, lanes)
+
+
+def test_a_new_lane_waits_for_no_second_unit_of_those_that_are_felt(
+    flow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the age that a list of groups has in the product. A unit takes 20 ms."""
+    monkeypatch.setattr(picking, "FRESH_SECONDS", 0.05)
+    felt = Workflow("felt")
+    felt.step(lambda ctx: time.sleep(0.02), name="turn")
+    engine, ran = Engine(OWNER), []
+    with registered(felt):
+        for _ in range(24):
+            submit(felt, lane="large")
+        for _ in range(30):  # as those of any worker, whose first cost more
+            engine.picker.choose(fresh=True)
+        held = engine.claim()
+        while held is not None:
+            if len(ran) in (12, 15, 18):
+                submit(felt, lane=f"small-{len(ran)}")
+            ran.append(held.lane)
+            held = run_attempt(engine, held)
+    for arrival in (12, 15, 18):
+        assert ran[arrival + 1] == f"small-{arrival}", ran
 
 
 def test_lanes_take_turns_when_every_unit_fails(flow: Workflow) -> None:
