@@ -105,6 +105,21 @@ class AddCheckBeside(migrations.AddConstraint):
         schema_editor.execute(f"ALTER TABLE {table} ADD {check} NOT VALID", None)
 
 
+class AllowNull(migrations.AlterField):
+    """A column that may be null from now on. Django's own makes a foreign key anew beside that, and
+    reads every row for it."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, *states: Any) -> None:
+        """On PostgreSQL no row is read."""
+        if schema_editor.connection.vendor != "postgresql":
+            super().database_forwards(app_label, schema_editor, *states)
+            return
+        model = states[1].apps.get_model(app_label, self.model_name)
+        column = schema_editor.quote_name(model._meta.get_field(self.name).column)
+        table = schema_editor.quote_name(model._meta.db_table)
+        schema_editor.execute(f"ALTER TABLE {table} ALTER COLUMN {column} DROP NOT NULL", None)
+
+
 class ValidateCheck(migrations.RunSQL):
     """Read the stored rows for a check, under a lock that lets others write; PostgreSQL only."""
 

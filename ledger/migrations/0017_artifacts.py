@@ -4,7 +4,7 @@ import django.db.models.deletion
 from django.db import migrations, models
 
 import ledger.ids
-from ledger.schema import AddCheckBeside
+from ledger.schema import AddCheckBeside, AllowNull
 
 
 class Migration(migrations.Migration):
@@ -86,7 +86,7 @@ class Migration(migrations.Migration):
             name="corrupt_why",
             field=models.CharField(blank=True, db_default="", default="", max_length=200),
         ),
-        migrations.AlterField(
+        AllowNull(
             model_name="artifact",
             name="blob",
             field=models.ForeignKey(

@@ -87,14 +87,31 @@ def _apply_whole(migration: Migration, seconds: float) -> Callable[..., Any]:
     apply = migration.apply
 
     def run(state: ProjectState, editor: BaseDatabaseSchemaEditor, *more: Any) -> Any:
-        if editor.connection.vendor == "postgresql":
-            lock_tables(editor.connection, *_find_tables(migration, state), seconds)
-        state = apply(state, editor, *more)
-        while editor.deferred_sql:
-            editor.execute(editor.deferred_sql.pop(0), None)
+        connection = editor.connection
+        if connection.vendor != "postgresql":
+            return _apply_deferred(apply(state, editor, *more), editor)
+        tables = _find_tables(migration, state)
+        if not all(one.reduces_to_sql for one in migration.operations):
+            lock_tables(connection, *tables, seconds)
+            return _apply_deferred(apply(state, editor, *more), editor)
+        # Django makes its models anew between two statements: a second and more, under the locks.
+        planned = type(editor)(connection, collect_sql=True)
+        planned.deferred_sql = []
+        state = _apply_deferred(apply(state, planned, True), planned)
+        lock_tables(connection, *tables, seconds)
+        for statement in planned.collected_sql:
+            if not statement.startswith("--") or "\n" in statement:  # the names of operations
+                editor.execute(statement, None)
         return state
 
     return run
+
+
+def _apply_deferred(state: ProjectState, editor: BaseDatabaseSchemaEditor) -> ProjectState:
+    """What the editor put off: indexes and foreign keys."""
+    while editor.deferred_sql:
+        editor.execute(editor.deferred_sql.pop(0), None)
+    return state
 
 
 def _find_tables(migration: Migration, state: ProjectState) -> tuple[set[str], set[str]]:
