@@ -11,7 +11,7 @@ import random
 from django.db import DatabaseError, InterfaceError, connection
 
 from ledger.canonical import clean_text
-from ledger.sql import sqlite
+from ledger.sql import turns
 
 LOCK_SECONDS = 1.0
 """How long a look waits for SQLite's lock; workers hold it for milliseconds."""
@@ -75,5 +75,5 @@ def _can_write() -> bool:
             cursor.execute("SHOW transaction_read_only")
             return bool(cursor.fetchone()[0] == "off")
     if not connection.in_atomic_block:
-        sqlite.probe_lock(LOCK_SECONDS)
+        turns.probe_lock(LOCK_SECONDS)
     return True

@@ -30,6 +30,7 @@ from ledger.cluster.pipes import Flag
 from ledger.cluster.pool import Pool
 from ledger.cluster.runtime import BIRTH, Drain, Role
 from ledger.cluster.sending import SenderProcess
+from ledger.sql import turns
 
 EXIT_DRAINED: Final = 0
 EXIT_LOST_PART: Final = 69
@@ -247,6 +248,7 @@ def _prepare_fork(workers: int, tunables: conf.Tunables) -> None:
     registry.load_all()  # once for all workers: what is imported here, they share
     gc.freeze()  # no collection touches it again: its pages stay shared, and an exit is short
     wakeups.open_channel()
+    turns.share_turns()
     for connection in connections.all():
         # A pool would be copied with its sockets, and two processes talk on one of them.
         connection.close()

@@ -9,22 +9,19 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import sqlite3
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from django.db import OperationalError, connection, transaction
+from django.db import transaction
 
 from ledger import clock
 from ledger.sql.columns import CLAIM_COLUMNS, TASK_COLUMNS
+from ledger.sql.turns import atomic as atomic
+from ledger.sql.turns import connect, write_lock
 
 if TYPE_CHECKING:
     from ledger.sql import Claimed, Group, Lease, Unit
-
-LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.0001, 0.005
-"""Between two looks at a lock that another process holds, at first and after half a second."""
 
 GUARD = "id = :id AND status = 'running' AND fence = :fence AND lease_owner = :owner"
 
@@ -131,89 +128,6 @@ def _write(offset: float) -> dict[str, str]:
     return {name: text.format(**parts) for name, text in texts.items()}
 
 
-@contextmanager
-def _write_lock() -> Iterator[sqlite3.Connection]:
-    """The driver's connection inside BEGIN IMMEDIATE, or inside the caller's transaction."""
-    connection.ensure_connection()
-    raw: sqlite3.Connection = connection.connection
-    with connection.wrap_database_errors:
-        if connection.in_atomic_block:
-            yield raw
-            return
-        _begin(raw, _read_patience())
-        try:
-            yield raw
-            raw.execute("COMMIT")
-        except BaseException:
-            # Also when COMMIT itself failed (disk full): without this the lock would stay.
-            if raw.in_transaction:
-                raw.execute("ROLLBACK")
-            raise
-
-
-@contextmanager
-def atomic() -> Iterator[None]:
-    """Django's transaction, begun in short looks as well, so that a person's click is not the one
-    that starves beside busy workers."""
-    if connection.in_atomic_block:
-        with transaction.atomic():
-            yield
-        return
-    connection.ensure_connection()
-    with ExitStack() as stack:
-        _look_until(
-            lambda: stack.enter_context(transaction.atomic()),
-            connection.connection,
-            _read_patience(),
-        )
-        yield
-
-
-def probe_lock(patience: float) -> None:
-    """Raise what keeps this process from writing for `patience` seconds; write nothing."""
-    connection.ensure_connection()
-    raw: sqlite3.Connection = connection.connection
-    with connection.wrap_database_errors:
-        try:
-            _begin(raw, patience)
-            raw.execute("ROLLBACK")
-        finally:
-            raw.execute(f"PRAGMA busy_timeout = {int(_read_patience() * 1000)}")
-
-
-def _read_patience() -> float:
-    return float(connection.settings_dict["OPTIONS"].get("timeout", 5.0))
-
-
-def _begin(raw: sqlite3.Connection, patience: float) -> None:
-    """BEGIN IMMEDIATE within `patience` seconds. Raises OperationalError, as SQLite's own waiting.
-
-    That waiting sleeps up to 100 ms between two looks at a lock that busy workers hold for half a
-    millisecond each time, so one of them has it nearly always and the others starve (seen: for
-    1.5 s; a late heartbeat loses its lease). Short looks share it evenly, and waste less.
-    """
-    _look_until(lambda: raw.execute("BEGIN IMMEDIATE"), raw, patience)
-
-
-def _look_until(begin: Callable[[], Any], raw: sqlite3.Connection, patience: float) -> None:
-    """Try `begin` until the lock is free; after `patience` seconds raise what it raises."""
-    began = time.monotonic()
-    raw.execute("PRAGMA busy_timeout = 0")
-    try:
-        while True:
-            try:
-                begin()
-                return
-            except (sqlite3.OperationalError, OperationalError) as error:
-                waited = time.monotonic() - began
-                code = getattr(error.__cause__ or error, "sqlite_errorcode", 0)
-                if code & 0xFF != sqlite3.SQLITE_BUSY or waited > patience:
-                    raise
-            time.sleep(min(max(LOOK_SECONDS, waited / 100), LONGEST_LOOK_SECONDS))
-    finally:
-        raw.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
-
-
 def _read_time(text: str | None) -> dt.datetime | None:
     return None if text is None else clock.parse(text)
 
@@ -246,18 +160,18 @@ def _take(raw: sqlite3.Connection, owner: str, lease: float, pick: str) -> list[
 
 def claim(*, owner: str, groups: Sequence[Group], lease: float) -> Sequence[Any] | None:
     """See `ledger.sql.claim_task`. Looks before it locks: an idle poll takes no write lock."""
-    connection.ensure_connection()
-    with connection.wrap_database_errors:
-        if _pick(connection.connection, groups) is None:
+    database = connect()
+    with database.wrap_database_errors:
+        if _pick(database.connection, groups) is None:
             return None
-    with _write_lock() as raw:
+    with write_lock() as raw:
         pick = _pick(raw, groups)
         return None if pick is None else _take(raw, owner, lease, pick[0])
 
 
 def claim_this(*, owner: str, task: uuid.UUID, lease: float) -> Sequence[Any] | None:
     """See `ledger.sql.claim_this`."""
-    with _write_lock() as raw:
+    with write_lock() as raw:
         return _take(raw, owner, lease, task.hex)
 
 
@@ -281,7 +195,7 @@ def checkpoint(
         "result": unit.result, "finish": finish, "seq": 0, "place": 0,
     }  # fmt: skip
     texts = _write(clock.offset)
-    with _write_lock() as raw:
+    with write_lock() as raw:
         if groups is None and not finish:
             return _keep(raw, texts, params)
         me = raw.execute(texts["me"], params).fetchone()
@@ -318,7 +232,7 @@ def _keep(
 
 def insert_task(*, row: dict[str, Any], actor: str, note: str) -> Sequence[Any]:
     """See `ledger.sql.insert_task`: created_at, available_at, rank, wall_until."""
-    with _write_lock() as raw:
+    with write_lock() as raw:
         at, start, rank, wall = raw.execute(_write(clock.offset)["insert"], row).fetchone()
         raw.execute(SUBMITTED, row | {"at": at, "actor": actor, "note": note})
     if row["status"] == "queued":
@@ -330,7 +244,7 @@ def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, 
     """See `ledger.sql.beat_leases`."""
     text = _write(clock.offset)["beat"]
     beaten = []
-    with _write_lock() as raw:
+    with write_lock() as raw:
         for h in held:
             params = {"id": h.task_id.hex, "fence": h.fence, "owner": owner, "lease": lease}
             row = raw.execute(text, params).fetchone()
@@ -341,16 +255,16 @@ def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, 
 
 def groups() -> list[tuple[Any, ...]]:
     """See `ledger.sql.list_heads`."""
-    connection.ensure_connection()
-    with connection.wrap_database_errors:
-        return list(connection.connection.execute(GROUPS).fetchall())
+    database = connect()
+    with database.wrap_database_errors:
+        return list(database.connection.execute(GROUPS).fetchall())
 
 
 def fetch_row(text: str, params: Sequence[Any], *, prepare: bool) -> Sequence[Any]:
     """See `ledger.sql.fetch_row`. The driver keeps its statements prepared by itself."""
-    connection.ensure_connection()
-    with connection.wrap_database_errors:
-        row: Sequence[Any] = connection.connection.execute(text, params).fetchone()
+    database = connect()
+    with database.wrap_database_errors:
+        row: Sequence[Any] = database.connection.execute(text, params).fetchone()
     return row
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.sql.sqlite import _begin
+from ledger.sql import turns
+from ledger.sql.turns import begin, end_turn
 
 PATIENCE = 30.0
 
@@ -40,7 +41,7 @@ def test_the_lock_is_taken_once_it_is_free(holder: sqlite3.Connection, tmp_path:
     waiter = connect(tmp_path)
     threading.Timer(0.2, holder.execute, args=["COMMIT"]).start()
     began = time.monotonic()
-    _begin(waiter, PATIENCE)
+    begin(waiter, PATIENCE)
     assert 0.1 < time.monotonic() - began < PATIENCE
     assert waiter.in_transaction
     assert read_timeout(waiter) == PATIENCE * 1000, "Django's own statements wait as they did"
@@ -50,25 +51,63 @@ def test_the_lock_is_taken_once_it_is_free(holder: sqlite3.Connection, tmp_path:
 def test_patience_ends(holder: sqlite3.Connection, tmp_path: Path) -> None:
     waiter = connect(tmp_path)
     with pytest.raises(sqlite3.OperationalError, match="database is locked"):
-        _begin(waiter, 0.1)
+        begin(waiter, 0.1)
     assert not waiter.in_transaction
     assert read_timeout(waiter) == 100
     waiter.close()
 
 
-def test_two_busy_writers_share_the_lock(holder: sqlite3.Connection, tmp_path: Path) -> None:
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a cluster, where whoever has the lock says when he lets it go."""
+    monkeypatch.setattr(turns, "_freed", None)
+    turns.share_turns()
+
+
+@pytest.mark.usefixtures("told")
+def test_within_a_cluster_a_waiter_is_told(
+    holder: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TOLD_LOOK_SECONDS", PATIENCE)
+    waiter = connect(tmp_path)
+    end_turn()  # of long ago: one look more, and no other harm
+
+    def let_go() -> None:
+        holder.execute("COMMIT")
+        end_turn()
+
+    threading.Timer(0.2, let_go).start()
+    began = time.monotonic()
+    begin(waiter, PATIENCE)
+    assert 0.1 < time.monotonic() - began < PATIENCE / 2
+    waiter.close()
+
+
+@pytest.mark.usefixtures("told")
+def test_who_is_not_told_looks_all_the_same(holder: sqlite3.Connection, tmp_path: Path) -> None:
+    """The lock was another program's, or whoever had it was killed before he could say so."""
+    test_the_lock_is_taken_once_it_is_free(holder, tmp_path)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["a cluster", "strangers"])
+def test_two_busy_writers_share_the_lock(
+    holder: sqlite3.Connection, tmp_path: Path, request: pytest.FixtureRequest, shared: bool
+) -> None:
     """Each wants it nearly always; by SQLite's own waiting one gets a tenth now and then."""
+    if shared:
+        request.getfixturevalue("told")
     holder.execute("COMMIT")
-    turns: list[str] = []
+    turns_had: list[str] = []
 
     def write(name: str) -> None:
         own = connect(tmp_path)
-        while len(turns) < 300:
-            _begin(own, PATIENCE)
+        while len(turns_had) < 300:
+            begin(own, PATIENCE)
             own.execute("INSERT INTO taken VALUES (?)", [name])
             time.sleep(0.002)
             own.execute("COMMIT")
-            turns.append(name)
+            end_turn()
+            turns_had.append(name)
             time.sleep(0.0003)
         own.close()
 
@@ -77,4 +116,4 @@ def test_two_busy_writers_share_the_lock(holder: sqlite3.Connection, tmp_path: P
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert min(turns.count("a"), turns.count("b")) > 75
+    assert min(turns_had.count("a"), turns_had.count("b")) > 75
