@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import psycopg
 from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 
 from ledger import clock
-from ledger.sql.columns import CLAIM_COLUMNS, TASK_COLUMNS
+from ledger.sql.columns import CLAIM_COLUMNS, write_values
 from ledger.sql.driver import find_prepared
 
 if TYPE_CHECKING:
@@ -152,9 +152,9 @@ FILLED = {
     "created_at": "{now}",
     "updated_at": "{now}",
     "last_progress_at": "{now}",
-    "available_at": "coalesce(%(available_at)s::timestamptz, {now})",
-    "rank": "coalesce(%(rank)s::bigint, {micros} - %(priority)s::smallint * 60000000::bigint)",
-    "wall_until": "CASE WHEN %(wall_left)s::float8 IS NULL THEN {wall} END",
+    "available_at": "{now}",
+    "rank": "{micros} - %(priority)s::smallint * 60000000::bigint",
+    "wall_until": "{wall}",
 }
 
 BEAT = """
@@ -213,35 +213,48 @@ def _write(name: str, offset: float) -> tuple[str, list[str]]:
             for which, pick in picks.items()
         },
         "beat": BEAT.format(lease=lease),
-        "insert": INSERT.format(
-            names=", ".join(TASK_COLUMNS),
-            values=", ".join(FILLED.get(c, f"%({c})s") for c in TASK_COLUMNS).format(
-                now=now, micros=micros, wall=clock.fragment("postgresql", "%(limit_wall)s")
-            ),
-            channel=CHANNEL,
-        ),
         "groups": GROUPS,
     }
+    return _number_names(texts[name])
+
+
+def _number_names(text: str) -> tuple[str, list[str]]:
     names: dict[str, int] = {}
 
     def number_name(match: re.Match[str]) -> str:
         return f"${names.setdefault(match[1], len(names) + 1)}"
 
-    return re.sub(r"%\((\w+)\)s", number_name, texts[name]), list(names)
+    return re.sub(r"%\((\w+)\)s", number_name, text), list(names)
 
 
-def _execute(name: str, params: dict[str, Any], *, prepare: bool = True) -> list[tuple[Any, ...]]:
-    """Run a hot statement, on Django's own connection and in its transaction, if any.
+@functools.lru_cache(maxsize=64)
+def _write_insert(given: Collection[str], offset: float) -> tuple[str, list[str]]:
+    """The same of the insert, which has a form for each set of columns that are given."""
+    now = clock.fragment("postgresql")
+    wall = clock.fragment("postgresql", "%(limit_wall)s")
+    filled = {
+        column: text.format(now=now, micros=clock.micros_fragment("postgresql"), wall=wall)
+        for column, text in FILLED.items()
+    }
+    values = write_values(given, "%({})s", filled)
+    return _number_names(
+        INSERT.format(names=", ".join(values), values=", ".join(values.values()), channel=CHANNEL)
+    )
+
+
+def _execute(name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Run a worker's hot statement."""
+    text, names = _write(name, clock.offset)
+    return _run(text, [params[key] for key in names], prepare=True)
+
+
+def _run(text: str, params: Sequence[Any], *, prepare: bool) -> list[tuple[Any, ...]]:
+    """Run a statement on Django's own connection and in its transaction, if any.
 
     Django's cursor binds on the client, which can't be prepared; planning the settle statement
     anew each time costs more than running it. `prepare` is for workers, and for connections that
     are known to be no pooler's.
     """
-    text, names = _write(name, clock.offset)
-    return _run(text, [params[key] for key in names], prepare=prepare)
-
-
-def _run(text: str, params: Sequence[Any], *, prepare: bool) -> list[tuple[Any, ...]]:
     database = connections[DEFAULT_DB_ALIAS]
     if database.connection is None:
         database.ensure_connection()
@@ -322,12 +335,14 @@ def checkpoint(
 
 def insert_task(*, row: dict[str, Any], actor: str, note: str) -> Sequence[Any]:
     """See `ledger.sql.insert_task`: created_at, available_at, rank, wall_until."""
-    (made,) = _execute("insert", row | {"actor": actor, "note": note}, prepare=False)
+    text, names = _write_insert(frozenset(row), clock.offset)
+    params = row | {"actor": actor, "note": note}
+    (made,) = _run(text, [params[key] for key in names], prepare=False)
     *times, pid, _ = made
     raw = connections[DEFAULT_DB_ALIAS].connection
     # A pooler makes up the process that it names at the start. Where that is the one that answers,
     # there is none, and what follows on this connection may be prepared.
-    if pid == raw.info.backend_pid:
+    if find_prepared(raw, make=False) is None and pid == raw.info.backend_pid:
         find_prepared(raw, make=True)
     return times
 

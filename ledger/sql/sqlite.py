@@ -10,13 +10,13 @@ import datetime as dt
 import functools
 import sqlite3
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
 from ledger import clock
-from ledger.sql.columns import CLAIM_COLUMNS, TASK_COLUMNS
+from ledger.sql.columns import CLAIM_COLUMNS, write_values
 from ledger.sql.turns import atomic as atomic
 from ledger.sql.turns import connect, write_lock
 
@@ -85,9 +85,9 @@ FILLED = {
     "created_at": "{now}",
     "updated_at": "{now}",
     "last_progress_at": "{now}",
-    "available_at": "coalesce(:available_at, {now})",
-    "rank": "coalesce(:rank, {micros} - :priority * 60000000)",
-    "wall_until": "CASE WHEN :wall_left IS NULL THEN {wall} END",
+    "available_at": "{now}",
+    "rank": "{micros} - :priority * 60000000",
+    "wall_until": "{wall}",
 }
 
 SUBMITTED = """INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, turn, fence, data)
@@ -119,13 +119,23 @@ def _write(offset: float) -> dict[str, str]:
     parts = {
         "now": now, "lease": lease, "guard": GUARD, "plain": PLAIN.format(now=now),
         "advance": ADVANCE.format(now=now), "columns": ", ".join(CLAIM_COLUMNS),
-        "micros": clock.micros_fragment("sqlite"), "names": ", ".join(TASK_COLUMNS),
-        "wall": clock.fragment("sqlite", ":limit_wall"),
+        "micros": clock.micros_fragment("sqlite"),
     }  # fmt: skip
-    parts["values"] = ", ".join(FILLED.get(c, f":{c}") for c in TASK_COLUMNS).format(**parts)
     texts = {"keep": KEEP, "me": ME, "yield": YIELD, "finish": FINISH, "store": STORE,
-             "ended": ENDED, "take": TAKE, "beat": BEAT, "insert": INSERT}  # fmt: skip
+             "ended": ENDED, "take": TAKE, "beat": BEAT}  # fmt: skip
     return {name: text.format(**parts) for name, text in texts.items()}
+
+
+@functools.lru_cache(maxsize=64)
+def _write_insert(given: Collection[str], offset: float) -> str:
+    """The same of the insert, which has a form for each set of columns that are given."""
+    now, wall = clock.fragment("sqlite"), clock.fragment("sqlite", ":limit_wall")
+    filled = {
+        column: text.format(now=now, micros=clock.micros_fragment("sqlite"), wall=wall)
+        for column, text in FILLED.items()
+    }
+    values = write_values(given, ":{}", filled)
+    return INSERT.format(names=", ".join(values), values=", ".join(values.values()))
 
 
 def _read_time(text: str | None) -> dt.datetime | None:
@@ -233,7 +243,8 @@ def _keep(
 def insert_task(*, row: dict[str, Any], actor: str, note: str) -> Sequence[Any]:
     """See `ledger.sql.insert_task`: created_at, available_at, rank, wall_until."""
     with write_lock() as raw:
-        at, start, rank, wall = raw.execute(_write(clock.offset)["insert"], row).fetchone()
+        text = _write_insert(frozenset(row), clock.offset)
+        at, start, rank, wall = raw.execute(text, row).fetchone()
         raw.execute(SUBMITTED, row | {"at": at, "actor": actor, "note": note})
     if row["status"] == "queued":
         wake()

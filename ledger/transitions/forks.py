@@ -147,7 +147,7 @@ def _draw_columns(task: Task, workflow: Workflow, stand: Stand, now: dt.datetime
         "workflow_version": workflow.version, "definition_digest": workflow.digest(),
         "on_limit": workflow.on_limit, "self_approval": workflow.self_approval,
         "total_steps": len(workflow.steps), "progress": stand.progress,
-        "workspace": stand.workspace, "copied_from": task,
+        "workspace": stand.workspace, "copied_from_id": task.pk,
         "deadline_at": task.deadline_at if ahead else None,
     }  # fmt: skip
 

@@ -188,12 +188,10 @@ def _insert_task(columns: dict[str, Any], actor: Actor, not_before: dt.datetime 
         columns |= {
             "status": states.SCHEDULED, "status_reason": states.NOT_BEFORE,
             "available_at": not_before, "rank": rank_at(not_before, columns["priority"]),
-            "wall_left": columns["limit_wall"],
+            "wall_left": columns["limit_wall"], "wall_until": None,
         }  # fmt: skip
         note["until"] = not_before.isoformat()
-    task = Task(**columns)
-    sql.insert_task(task, str(actor), note)
-    return task
+    return sql.insert_task(columns, str(actor), note)
 
 
 def find_same(columns: Mapping[str, Any]) -> Task | None:

@@ -146,6 +146,22 @@ def test_a_deep_input_is_refused_not_followed(flow: Workflow) -> None:
         submit(flow, input=deep)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"not_before": dt.datetime(2030, 1, 1, tzinfo=dt.UTC), "tags": ["x"], "priority": 3},
+     {"limits_given": {"deadline_at": dt.datetime(2030, 1, 1, tzinfo=dt.UTC), "wall": 7.5}}],
+    ids=str,
+)  # fmt: skip
+def test_what_is_handed_back_is_what_is_stored(given: dict[str, Any], flow: Workflow) -> None:
+    made = submit(flow, input={"a": [1, "é"]}, **given)
+    names = [field.attname for field in Task._meta.concrete_fields]
+    assert Task.objects.values(*names).get() == {name: getattr(made, name) for name in names}
+    made.tags.append("changed")
+    made.progress["changed"] = True
+    other = submit(flow, key="other")
+    assert (other.tags, other.progress) == ([], {})
+
+
 def test_a_start_that_has_passed_is_now(flow: Workflow) -> None:
     task = submit(flow, not_before=dt.datetime(1, 1, 1, tzinfo=dt.UTC))
     assert (task.status, task.status_reason) == (states.QUEUED, "")
