@@ -180,9 +180,12 @@ def where_is_the_ledger(site: Site, root: Path) -> str:
 def kill_half_way(site: Site, name: str, halt: Path) -> None:
     """Half a migration is none."""
     killed = site.migrate(HALT_AT=name, HALT_FILE=str(halt))
-    wait_for(f"{name} is done but for its commit", halt.exists)
-    killed.send_signal(SIGKILL)
-    killed.communicate(timeout=30)
+    try:
+        wait_for(f"{name} is done but for its commit", halt.exists, 120)
+    finally:
+        killed.send_signal(SIGKILL)
+        said, _ = killed.communicate(timeout=30)
+        sys.stderr.write(said)
     app, _, label = name.partition(".")
     assert site.count("django_migrations", f"app = '{app}' AND name = '{label}'") == 0
 
