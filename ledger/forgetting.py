@@ -88,11 +88,11 @@ def forget(actor: Actor, *, seconds: float = float("inf"), dry: bool = False) ->
             _count(batch, now, numbers, gone)
         return Forgotten(numbers, False)
     with being_alone():
-        for batch in list_batches(rules, now, numbers):
-            for _ in _take(batch, now, numbers, actor):
-                if time.monotonic() > until:
-                    return Forgotten(numbers, True)
-    return Forgotten(numbers, False)
+        steps = (step for one in list_batches(rules, now, numbers)
+                 for step in _take(one, now, numbers, actor))  # fmt: skip
+        more = any(time.monotonic() > until for _ in steps)
+        thinning.strip_alerts()
+    return Forgotten(numbers, more)
 
 
 def describe(gone: Forgotten) -> str:

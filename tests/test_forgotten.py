@@ -21,10 +21,11 @@ from ledger import clock, forgetting, states, tallies
 from ledger.canonical import dump_json
 from ledger.collecting import being_alone
 from ledger.keeping import REMOVED
-from ledger.models import Artifact, Effect, StepOutput, Task
+from ledger.models import Artifact, Effect, Outbox, StepOutput, Task
+from ledger.testing import run
 from ledger.tokens import make_token
 from ledger.transitions.forks import fork_task
-from ledger.workflows import registered
+from ledger.workflows import Fail, Workflow, registered
 from tests.dashboard.conftest import make_user
 from tests.factories import make_in, make_workflow, submit
 from tests.test_forgetting import (
@@ -233,6 +234,28 @@ def test_what_is_due_to_go_but_has_to_stay_loses_its_contents_in_time(settings: 
     assert Task.objects.get(pk=made.pk).thinned_days == 30
     assert Task.objects.get(pk=copied.pk).thinned_at is None
     assert forget() == {forgetting.NEEDED: 1}, "once is enough"
+
+
+@pytest.mark.parametrize("rule", [{"payload_days": 7}, {"task_days": 7}])
+def test_what_alerts_say_of_an_error_goes_with_the_contents(settings: Any, rule: Any) -> None:
+    """They are kept for LONGWATCH_ALERT_DAYS, which may be longer."""
+    settings.LONGWATCH_RETENTION = {"rules": [rule]}
+    flow = Workflow("boom")
+
+    @flow.step
+    def break_down(ctx: Any) -> Any:
+        raise Fail("broken", SECRET)
+
+    with registered(flow):
+        ended = [run(flow, {}) for _ in range(2)]
+    Task.objects.filter(pk=ended[1].id).update(finished_at=clock.now(30 * DAY))
+    assert Outbox.objects.filter(kind="failed").count() == 2
+    clock.offset = 8 * DAY
+    forget()
+    told = {row.task: row.data for row in Outbox.objects.filter(kind="failed")}
+    assert SECRET not in repr(told[ended[0].id])
+    assert told[ended[0].id]["error"]["type"]
+    assert SECRET in repr(told[ended[1].id]), "its task has it still"
 
 
 def test_a_second_retention_gives_way_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ from ledger.models import (
     Event,
     Handoff,
     LiveLog,
+    Outbox,
     Signal,
     StepOutput,
     Task,
@@ -168,6 +169,24 @@ def end_thinning(ids: Sequence[UUID], days: float, actor: Actor) -> None:
         Task.objects.filter(pk__in=ids).update(thinned_days=days, revision=F("revision") + 1)
         told = {"tasks": len(ids), "days": days, "artifacts": dropped}
         write_entry(actor, "contents_removed", "retention", reason=say_why(days), after=told)
+
+
+def strip_alerts() -> None:
+    """What alerts, told and kept for a while, say of errors of tasks whose contents went, or which
+    went themselves. The proof is with the task's event."""
+    saying = Outbox.objects.filter(data__has_key="error").exclude(data__error__message="")
+    rows = list(saying.order_by("pk").values_list("pk", "task", "data")[:ROWS])
+    while rows:
+        kept = Task.objects.filter(pk__in={task for _, task, _ in rows}, thinned_days=None)
+        stay = set(kept.values_list("pk", flat=True))
+        gone = [
+            [key, data | {"error": data["error"] | {"message": ""}}]
+            for key, task, data in rows
+            if task not in stay
+        ]
+        write_rows(Outbox, ["data"], gone)
+        later = saying.filter(pk__gt=rows[-1][0]).order_by("pk")
+        rows = list(later.values_list("pk", "task", "data")[:ROWS])
 
 
 def _drop_files(ids: Sequence[UUID]) -> int:

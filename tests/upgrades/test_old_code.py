@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.both_databases,
     pytest.mark.django_db,
     pytest.mark.case(37),
-    pytest.mark.timeout(900 if PROOF else 300),
+    pytest.mark.timeout(1800 if PROOF else 300),
 ]
 
 HALTS = ["later.0002_notes", *(f"longwatch_ledger.{name}" for name in list_later_migrations())]
