@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,6 +53,24 @@ class IsStalled(OnColumns):
         status, moment, after = columns
         line = clock.fragment(connection.vendor, f"-{after}").replace("%", "%%")
         return f"{status} = '{states.RUNNING}' AND {moment} < {line}", ()
+
+
+class IsOfVersion(OnColumns):
+    """True of the tasks of these (workflow, version): one parameter, however many they are. As a
+    condition for each, a thousand of them are more than SQLite takes."""
+
+    names = ("workflow", "workflow_version")
+
+    def __init__(self, versions: frozenset[tuple[str, str]]) -> None:
+        super().__init__()
+        self.versions = versions
+
+    def write(self, connection: Any, *columns: str) -> tuple[str, tuple[Any, ...]]:
+        """The rows of a JSON list, of which each is a pair."""
+        pairs = "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(%s)"
+        if connection.vendor == "postgresql":
+            pairs = "SELECT value->>0, value->>1 FROM jsonb_array_elements(CAST(%s AS jsonb))"
+        return f"({', '.join(columns)}) IN ({pairs})", (json.dumps(sorted(self.versions)),)
 
 
 class HasTag(OnColumns):

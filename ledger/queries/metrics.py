@@ -18,6 +18,7 @@ from ledger.queries import crew, trouble
 from ledger.queries.fleet import build_fleet
 from ledger.queries.overview import read_rows
 from ledger.queries.tasks import COUNT_CAP
+from ledger.sql import sqlite
 
 COUNTED = (*sorted(states.UNFINISHED), states.DEAD, states.FAILED)
 """Statuses of which tasks are counted; of the others the counters say how many there were."""
@@ -118,9 +119,6 @@ _HEADS_POSTGRESQL = f"""WITH RECURSIVE g AS (
     {_HEAD} AND ({_KEY}) > (g.lane, g.workflow, g.workflow_version)
     ORDER BY {_KEY}, rank, id LIMIT 1) n)"""
 _HEADS_SQLITE = f"""WITH RECURSIVE g({_KEY}, rank, priority) AS (
-  SELECT * FROM ({_HEAD} ORDER BY {_KEY}, rank, id LIMIT 1)
+  SELECT * FROM (SELECT {_KEY}, rank, priority {sqlite.QUEUED} ORDER BY {_KEY}, rank, id LIMIT 1)
   UNION ALL SELECT q.lane, q.workflow, q.workflow_version, q.rank, q.priority
-  FROM g JOIN longwatch_task q ON q.rowid = (
-    SELECT n.rowid FROM longwatch_task n WHERE n.status = '{states.QUEUED}'
-      AND (n.lane, n.workflow, n.workflow_version) > (g.lane, g.workflow, g.workflow_version)
-    ORDER BY n.lane, n.workflow, n.workflow_version, n.rank, n.id LIMIT 1))"""
+  FROM g JOIN longwatch_task q ON q.rowid = {sqlite.NEXT_GROUP})"""

@@ -8,12 +8,12 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import F, Model, Q, QuerySet
+from django.db.models import F, Model, QuerySet
 
 from ledger import clock, sql, states
 from ledger.models import Task
 from ledger.models.approvals import OPEN
-from ledger.queries.filters import IsStalled, TaskFilter
+from ledger.queries.filters import IsOfVersion, IsStalled, TaskFilter
 from ledger.queries.fleet import Fleet
 from ledger.queries.overtime import Bounds, match_over
 from ledger.queries.seen import hide_error, see_approvals, see_tasks
@@ -87,10 +87,9 @@ def _select_tasks(kind: str, unknown: frozenset[tuple[str, str]], bounds: Bounds
         return live.exclude(IsStalled())
     if kind == GAVE_UP:
         return tasks.filter(status=states.DEAD)
-    any_of = Q(pk__in=())
-    for workflow, version in sorted(unknown):
-        any_of |= Q(workflow=workflow, workflow_version=version)
-    return tasks.filter(any_of, status=states.QUEUED)
+    if not unknown:
+        return tasks.none()
+    return tasks.filter(IsOfVersion(unknown), status=states.QUEUED)
 
 
 def list_unknown(fleet: Fleet) -> frozenset[tuple[str, str]]:

@@ -96,16 +96,27 @@ SUBMITTED = """INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step,
 BEAT = """UPDATE longwatch_task SET lease_until = {lease}, beat = beat + 1
   WHERE {guard} RETURNING cancel_requested"""
 
-GROUPS = """
-WITH RECURSIVE g(lane, workflow, version, rank) AS (
-  SELECT * FROM (SELECT lane, workflow, workflow_version, rank FROM longwatch_task
-    WHERE status = 'queued' ORDER BY lane, workflow, workflow_version, rank LIMIT 1)
+QUEUED = "FROM longwatch_task INDEXED BY longwatch_task_claim WHERE status = 'queued'"
+"""By the index whose order is asked for: of itself SQLite takes that of statuses, and sorts."""
+
+NEXT_GROUP = f"""coalesce(
+    (SELECT rowid {QUEUED} AND lane = g.lane AND workflow = g.workflow
+      AND workflow_version > g.workflow_version ORDER BY workflow_version, rank, id LIMIT 1),
+    (SELECT rowid {QUEUED} AND lane = g.lane AND workflow > g.workflow
+      ORDER BY workflow, workflow_version, rank, id LIMIT 1),
+    (SELECT rowid {QUEUED} AND lane > g.lane
+      ORDER BY lane, workflow, workflow_version, rank, id LIMIT 1))"""
+"""The row that is first in the group after `g`. One comparison of three columns would say the same,
+and read all rows of the lane: SQLite looks for its first column alone."""
+
+GROUPS = f"""
+WITH RECURSIVE g(lane, workflow, workflow_version, rank) AS (
+  SELECT * FROM (SELECT lane, workflow, workflow_version, rank {QUEUED}
+    ORDER BY lane, workflow, workflow_version, rank, id LIMIT 1)
   UNION ALL
-  SELECT q.lane, q.workflow, q.workflow_version, q.rank FROM g JOIN longwatch_task q ON q.rowid = (
-    SELECT n.rowid FROM longwatch_task n WHERE n.status = 'queued'
-      AND (n.lane, n.workflow, n.workflow_version) > (g.lane, g.workflow, g.version)
-    ORDER BY n.lane, n.workflow, n.workflow_version, n.rank LIMIT 1))
-SELECT lane, workflow, version, rank FROM g"""
+  SELECT q.lane, q.workflow, q.workflow_version, q.rank
+  FROM g JOIN longwatch_task q ON q.rowid = {NEXT_GROUP})
+SELECT lane, workflow, workflow_version, rank FROM g"""
 
 
 Head = tuple[str, int, str, str, str]
