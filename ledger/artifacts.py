@@ -349,7 +349,9 @@ def read_reference(value: Any) -> str:
 
 
 def _is_reference(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() == {REFERENCE} and _is_id(value[REFERENCE])
+    if not isinstance(value, dict) or len(value) != 1 or REFERENCE not in value:
+        return False
+    return _is_id(value[REFERENCE])
 
 
 def _is_id(text: object) -> bool:

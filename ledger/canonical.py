@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import json.encoder
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ledger.errors import Unserialisable
@@ -20,7 +22,21 @@ MAX_TEXT = 16_384
 """Characters of a text that a person did not write (errors, log tails, notes)."""
 
 
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _make_writer() -> Callable[[Any], str]:
+    """What `encode` does, which makes its encoder in C anew for each value: half of the time that
+    one of 200 bytes takes. What cycles, as a JSON value never does, is refused before."""
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return _encoder.encode
+    quote = json.encoder.encode_basestring_ascii
+    write = make(None, _encoder.default, quote, None, ":", ",", True, False, False)
+    return lambda value: "".join(write(value, 0))
+
+
+_encode = _make_writer()
 
 
 def check_json(value: Any, path: str = "value") -> None:
@@ -44,10 +60,12 @@ def _is_plain(value: Any, depth: int) -> bool:
     if depth < 1:
         return False
     if kind is dict:
-        return all(
-            type(k) is str and _is_plain(k, 0) and _is_plain(part, depth - 1)
-            for k, part in value.items()
-        )
+        for key, part in value.items():  # a generator costs twice as much
+            if type(key) is not str or not key.isascii() or "\0" in key:
+                return False
+            if not _is_plain(part, depth - 1):
+                return False
+        return True
     return kind is list and all(_is_plain(part, depth - 1) for part in value)
 
 
@@ -84,6 +102,15 @@ def _check_text(text: str, path: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise Unserialisable(path, "contains a lone surrogate") from None
+
+
+def copy_json(value: Any) -> Any:
+    """A copy of a JSON value that shares nothing with it: a fifth of what `deepcopy` costs."""
+    if isinstance(value, dict):
+        return {key: copy_json(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [copy_json(part) for part in value]
+    return value
 
 
 def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:

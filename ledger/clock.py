@@ -86,7 +86,8 @@ def parse(value: dt.datetime | str) -> dt.datetime:
 
 def store(value: dt.datetime, vendor: str) -> dt.datetime | str:
     """An aware datetime as a raw statement's parameter."""
-    value = value.astimezone(dt.UTC)
+    if value.tzinfo is not dt.UTC:
+        value = value.astimezone(dt.UTC)
     if vendor == "postgresql":
         return value
     # Django's own text form, so that rows written by either side compare in order.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import os
@@ -30,9 +29,10 @@ from ledger.deadlines import UnitStopped, holding_soft_stop
 from ledger.durability import insist_on, require_durable, write_blocking
 from ledger.errors import LimitReached
 from ledger.holds import Hold
-from ledger.steplog import StepLog
+from ledger.steplog import StepLog, read_tail
 from ledger.transitions import holder
 from ledger.transitions.effects import begin_effect, finish_effect
+from ledger.unitlog import UnitLog
 from ledger.workspaces import TaskFolder, release_folder
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ class Context:
         self._signals = signals
         self.grant = scopes.Grant(workflow.scope, workflow.name, claimed.lane)
         self._workspace: TaskFolder | None = None
-        self._spends = 0
         self._pid = os.getpid()
         self._opened: dict[str, None] = {}
         self.task_id: UUID = claimed.task_id
@@ -81,29 +80,30 @@ class Context:
         self.answer: dict[str, Any] | None = led if asked else None
         self.signal: dict[str, Any] | None = (led or {}).get("signal")
         self._spawned: list[Any] | None = (led or {}).get("children")
-        self.log = StepLog()
-        self.spent_tokens = 0
-        self.spent_nano = 0
+        self.unit_log = UnitLog()
+        self._spends = self.spent_tokens = self.spent_nano = 0
 
     # --- What the step reads ----------------------------------------------------------------------
 
     @functools.cached_property
+    def log(self) -> StepLog:
+        """The attempt's own logger."""
+        return StepLog(self.unit_log)
+
+    @functools.cached_property
     def input(self) -> Any:
         """What was submitted: an instance of the workflow's input model, or the JSON object."""
-        return self._workflow.read_input(copy.deepcopy(self._claimed.input))
+        return self._workflow.read_input(canonical.copy_json(self._claimed.input))
 
     @functools.cached_property
     def progress(self) -> dict[str, Any]:
         """Every key that accepted units returned so far."""
-        whole = self._read(lambda: artifacts.resolve(self._claimed.progress, self.task_id))
-        return copy.deepcopy(dict(whole))
+        return dict(canonical.copy_json(self._open(self._claimed.progress)))
 
     @functools.cached_property
     def feedback(self) -> Any:
         """What the repair or the person who sent the task back here found; None at first."""
-        return copy.deepcopy(
-            self._read(lambda: artifacts.resolve(self._claimed.feedback, self.task_id))
-        )
+        return canonical.copy_json(self._open(self._claimed.feedback))
 
     @functools.cached_property
     def children(self) -> list[dict[str, Any]]:
@@ -362,12 +362,12 @@ class Context:
 
     def log_tail(self) -> str:
         """The end of what the step logged, secrets masked, as text that can be stored."""
-        return self.log.read_tail()
+        return read_tail(self.unit_log)
 
     def finish_log(self, *, insist: bool) -> tuple[str, str]:
         """The same, and the id of the artifact with all of the log where that is only its end."""
         tail = self.log_tail()
-        return tail, livelogs.store_whole(self._claimed, self.log.unit, insist=insist)
+        return tail, livelogs.store_whole(self._claimed, self.unit_log, insist=insist)
 
     def mask(self, value: Any) -> Any:
         """A text or a JSON value without any secret that was handed out."""
@@ -397,4 +397,4 @@ def _read_answer(claimed: Claimed) -> dict[str, Any] | None:
     step, turn = answer.get("for_step", claimed.step_name), answer.get("for_turn")
     if claimed.answer is None or step != claimed.step_name or turn not in {None, claimed.turn}:
         return None
-    return copy.deepcopy(claimed.answer)
+    return dict(canonical.copy_json(claimed.answer))

@@ -108,7 +108,7 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
         left = 0 if ends == math.inf else max(ends - time.monotonic(), RETRY_SECONDS)
         signal.setitimer(signal.ITIMER_REAL, left)
         # Never back to the default action: a late `interrupt` would end the process.
-        if callable(self._outer):
+        if callable(self._outer) and self._outer is not signal.getsignal(signal.SIGALRM):
             signal.signal(signal.SIGALRM, self._outer)
 
     def interrupt(self, reason: str) -> None:

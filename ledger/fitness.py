@@ -45,9 +45,12 @@ class Fitness:
     def keeps_its_files(self) -> bool:
         """False when descriptors that the step did not open are closed or are other files."""
         try:
-            return all(os.fstat(end).st_ino == inode for end, inode in self._files.items())
+            for end, inode in self._files.items():
+                if os.fstat(end).st_ino != inode:
+                    return False
         except OSError:
             return False
+        return True
 
     def restore(self) -> str:
         """Set back what the step changed; what can't be set back, by name, or ""."""

@@ -230,7 +230,7 @@ def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
         ctx = Context(held, workflow, step, sign)
     else:
         ctx = compensating.UndoContext(held, workflow, step, sign, undoes)
-    running = steplog.begin_unit(sign.lease, held, ctx.log.unit)
+    running = steplog.begin_unit(sign.lease, held, ctx.unit_log)
     try:
         plan = _run_step(engine, held, ctx, workflow, step, sign)
     finally:
@@ -270,21 +270,21 @@ def _warn_of_change(held: Claimed, workflow: Workflow) -> None:
 
 def _tidy_up(engine: Engine, fitness: Fitness, held: Claimed) -> None:
     """What the step did to its worker must not reach the next unit."""
-    unit = f"task {held.task_id}, step {held.step_name}"
+    unit = (held.task_id, held.step_name)
     if not fitness.keeps_its_files():
         # Nothing may be read or written through descriptors that are something else by now, so
         # not even the failure; what comes of it is a lost worker, and the status says why.
         if steplog.can_tell():
-            log.critical("%s closed files of its worker, which ends at once", unit)
+            log.critical("task %s, step %s closed its worker's files, which ends at once", *unit)
         os._exit(FILES_CLOSED)
     try:
         if changed := fitness.restore():
-            log.warning("%s set %s for its worker, which is replaced", unit, changed)
+            log.warning("task %s, step %s set %s for its worker: replaced", *unit, changed)
             engine.retire()
         if ended := processes.end_children():
-            log.warning("%s left running: %s", unit, ended)
+            log.warning("task %s, step %s left running: %s", *unit, ended)
     except Exception:
-        log.exception("%s left its worker in a state that can't be mended; it is replaced", unit)
+        log.exception("task %s, step %s left its worker broken; it is replaced", *unit)
         engine.retire()
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from ledger.errors import OutOfScope
@@ -65,14 +64,17 @@ class Grant:
 _active: contextvars.ContextVar[Grant | None] = contextvars.ContextVar("grant", default=None)
 
 
-@contextmanager
-def applying(grant: Grant) -> Iterator[None]:
+class applying:  # reads as the statement that it is: with applying(grant): ...
     """The code inside runs under `grant`, so that what it submits is judged as well."""
-    token = _active.set(grant)
-    try:
-        yield
-    finally:
-        _active.reset(token)
+
+    def __init__(self, grant: Grant) -> None:
+        self._grant = grant
+
+    def __enter__(self) -> None:
+        self._token = _active.set(self._grant)
+
+    def __exit__(self, *what: object) -> None:
+        _active.reset(self._token)
 
 
 def require_lane(lane: str) -> None:

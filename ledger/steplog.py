@@ -84,16 +84,21 @@ def keep_record(unit: UnitLog, record: logging.LogRecord, source: str) -> str:
 class StepLog(logging.Logger):
     """A logger of one attempt: an ordinary Logger, outside the tree of named loggers."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: UnitLog | None = None) -> None:
         super().__init__("longwatch.step", logging.DEBUG)
         self.propagate = False
-        self.unit = UnitLog()
+        self.unit = unit or UnitLog()
         self.addHandler(_Keeper(self.unit))
 
     def read_tail(self) -> str:
-        """The last lines, as text that can be stored; all of them only in the main thread."""
-        _running.drain_for(self.unit, last=threading.current_thread() is threading.main_thread())
-        return self.unit.read_tail()
+        """See `read_tail`."""
+        return read_tail(self.unit)
+
+
+def read_tail(unit: UnitLog) -> str:
+    """The last lines, as text that can be stored; all of them only in the main thread."""
+    _running.drain_for(unit, last=threading.current_thread() is threading.main_thread())
+    return unit.read_tail()
 
 
 class _Library(logging.Handler):

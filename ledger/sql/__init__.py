@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -96,7 +97,7 @@ class Claimed:
         return Lease(self.task_id, self.fence, self.owner)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Unit:
     """What a finished unit leaves: JSON texts (canonical), log, spend, and the next position.
 
@@ -116,7 +117,7 @@ class Unit:
     result: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Settled:
     """The outcome of a checkpoint: the own task's next fence and start, or what was claimed."""
 
@@ -163,6 +164,7 @@ def is_locked(error: BaseException) -> bool:
     return getattr(error.__cause__, "sqlstate", None) == "55P03"
 
 
+@functools.cache
 def _dialect() -> ModuleType:
     return postgresql if connection.vendor == "postgresql" else sqlite
 
