@@ -79,7 +79,7 @@ class unit_deadline:  # reads as the statement that it is: with unit_deadline(90
             _armed = self
             left, _ = signal.setitimer(signal.ITIMER_REAL, self.seconds, REPEAT_SECONDS)
             if left:
-                self._outer_ends = self.ends - self.seconds + left
+                self._outer_ends = time.monotonic() + left
             if left or self.reason is not None:  # interrupted before it began
                 signal.setitimer(signal.ITIMER_REAL, self._find_wait(), REPEAT_SECONDS)
         return self
