@@ -48,14 +48,16 @@ class Book:
         self.through: dict[str, UUID] = {}
         self._read_at = float("-inf")
 
-    def refresh(self, *, now: bool = False) -> None:
-        """Read them anew if they are old, or now."""
+    def refresh(self, *, now: bool = False) -> bool:
+        """Read them anew if they are old, or now; whether they were."""
         at = time.monotonic()
-        if now or at - self._read_at > RULES_SECONDS or was_met_since(self._read_at):
+        old = now or at - self._read_at > RULES_SECONDS or was_met_since(self._read_at)
+        if old:
             self.rules = read_rules()
             found = {lane: rules.through for lane, rules in self.rules.items()}
             self.through = {lane: task for lane, task in found.items() if task is not None}
             self._read_at = at
+        return old
 
     def get(self, lane: str) -> Rules:
         """The rules of a lane, as of the last reading."""

@@ -8,7 +8,7 @@ shares are as the weights, and whoever comes waits for the turn under way alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from uuid import UUID
 
@@ -17,10 +17,14 @@ from ledger.errors import UnknownWorkflow
 from ledger.lanes import Book
 from ledger.sql import Claimed, Group, Settled
 from ledger.sql.keys import (
+    MANY,
     Head,
+    find_blocked,
     find_full,
     find_head,
+    free_keys,
     has_room,
+    list_kept,
     read_best_rank,
     read_head,
     take_place,
@@ -43,8 +47,9 @@ BLOCKED_SECONDS, MANY_BLOCKED = 0.25, 100
 """For how long a group is passed over all of whose tasks wait for their keys; eight times as long
 where there are so many groups of the kind."""
 
-LOOKS, IDLE_LOOKS = 4, 200
-"""Groups with keys that one pick looks into, of a worker with a task in hand and of an idle one."""
+LOOKS, IDLE_LOOKS, BATCHES = 4, 50, 10
+"""Groups with keys that one pick looks into, of a worker with a task in hand and of an idle one;
+before that it passes over up to MANY, and BATCHES times as many, in three statements for MANY."""
 
 type Write[Found] = Callable[[Sequence[Group] | None, UUID | None], Found]
 """Claims from groups, or one task of them; of None, keeps the task in hand."""
@@ -80,7 +85,8 @@ class Picker:
         """Groups for a claim, the lane whose turn it is first. Reads them anew when stale.
         What an idle worker was `woken` for may be a lane's settings."""
         now = time.monotonic()
-        self._book.refresh(now=woken)
+        if self._book.refresh(now=woken):
+            self._free_keys()
         if woken:
             self._blocked.clear()
         felt, self._chose_at = now - self._chose_at > max(FELT_SECONDS, self._serves), now
@@ -98,6 +104,13 @@ class Picker:
             self._groups = [g for g in self._groups if not self._book.get(g[0]).closed]
         turns = {lane: (self._tag(lane), *self._after(lane)) for lane, _, _ in self._groups}
         return sorted(self._groups, key=lambda group: turns[group[0]])
+
+    def _free_keys(self) -> None:
+        closed = {one: rules.through for one, rules in self._book.rules.items() if rules.closed}
+        if closed and list_kept(closed):
+            with sql.atomic():
+                free_keys(closed)
+                sql.wake_workers()
 
     def _list_known(self) -> frozenset[tuple[str, str]] | set[tuple[str, str]]:
         return workflows.known() if self._only is None else self._only
@@ -157,9 +170,8 @@ class Picker:
             return sql.claim_task(owner, [], lease_seconds, head.task_id) if open_ else None
 
         def take(open_: Sequence[Group] | None, this: UUID | None) -> Claimed | None:
-            return (
-                self._claim_head(head, write, None) if open_ and head.bound else write(open_, this)
-            )
+            keyed = open_ and head.key is not None
+            return self._claim_head(head, write) if keyed else write(open_, this)
 
         return self.admit([(head.group[0], "", "")], take)
 
@@ -241,10 +253,13 @@ class Picker:
             self._blocked = {g: at for g, at in self._blocked.items() if g[1] != own.workflow}
         plain = [group for group in groups if group not in self._keyed]
         looks = IDLE_LOOKS if own is None else LOOKS
-        for lane in dict.fromkeys(group[0] for group in groups):
-            mine = [group for group in groups if group[0] == lane]
+        by_lane: dict[str, list[Group]] = {}
+        for group in groups:
+            by_lane.setdefault(group[0], []).append(group)
+        passed = self._pass_over(by_lane.values(), own, ends)
+        for mine in by_lane.values():
             others = [group for group in mine if group not in self._keyed]
-            open_ = self._list_unblocked([group for group in mine if group in self._keyed])
+            open_ = self._list_unblocked(g for g in mine if g in self._keyed and g not in passed)
             heads = [self._look(group, own, ends) for group in open_[:looks]]
             looks -= len(heads)
             head = min((h for h in heads if h), key=lambda h: (h.rank, h.task_id), default=None)
@@ -260,7 +275,30 @@ class Picker:
                 break
         return write(shorten_list(plain), None)
 
-    def _list_unblocked(self, groups: Sequence[Group]) -> list[Group]:
+    def _pass_over(
+        self, lanes: Iterable[list[Group]], own: Claimed | None, ends: bool
+    ) -> set[Group]:
+        """Groups in which all wait for their keys. Where many are keyed, those are found together
+        first: a look into each costs a handful of statements."""
+        keyed: list[Group] = []
+        for mine in lanes:
+            some = [group for group in mine if group in self._keyed]
+            keyed += self._list_unblocked(some)
+            if len(some) < len(mine) or len(keyed) >= BATCHES * MANY:
+                break
+        passed: set[Group] = set()
+        if len(keyed) > LOOKS:
+            leaving = None if own is None or not ends else own.task_id
+            most = MANY * (BATCHES if own is None else 1)
+            for at in range(0, min(most, len(keyed)), MANY):
+                passed |= find_blocked(keyed[at : at + MANY], leaving)
+            now = time.monotonic()
+            self._blocked = {group: at for group, at in self._blocked.items() if at > now}
+            many = 8 if len(self._blocked) + len(passed) > MANY_BLOCKED else 1
+            self._blocked |= dict.fromkeys(passed, now + many * BLOCKED_SECONDS)
+        return passed
+
+    def _list_unblocked(self, groups: Iterable[Group]) -> list[Group]:
         now = time.monotonic()
         return [group for group in groups if self._blocked.get(group, 0.0) <= now]
 

@@ -8,21 +8,25 @@ that of a lane (`ledger.sql.lanes`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Count, Q
+from django.db.models import Count, Min, Q
 
 from ledger import clock, conf, states
 from ledger.models import Task
+from ledger.sql import atomic
 from ledger.sql.lanes import try_named_lock
 
 type Group = tuple[str, str, str]
 
 HEADS = 64
 """How many of a group are looked at by rank before its keys are."""
+
+FEW, MANY = 8, 100
+"""So many of a group are looked at where many groups are at once, and so many groups at most."""
 
 KEYS = 16
 """How many free keys are found by a walk over all of a group's."""
@@ -36,13 +40,22 @@ _HEAD = f"SELECT q.id, q.rank, {_COLUMNS}"
 _FIRST = "ORDER BY q.rank, q.id LIMIT 1"
 _BEGUN = f"{_HEAD} WHERE {_GROUP} AND q.held_key IS NOT NULL {_FIRST}"
 _HEADS = f"{_HEAD} WHERE {_GROUP} ORDER BY q.rank, q.id LIMIT {HEADS}"
-_HOLDER = f"""SELECT q.id,
+_HOLDER = f"""SELECT q.lane, q.workflow_version, q.id,
     CASE WHEN q.status = 'queued' THEN q.rank
       ELSE {{micros}} - q.priority * CAST(60000000 AS bigint) END,
     {_COLUMNS}
-  WHERE q.lane = %s AND q.workflow = %s AND q.workflow_version = %s AND q.held_key = %s
+  WHERE q.workflow = %s AND q.held_key = %s
     AND q.finished_at IS NULL AND (q.status = 'queued' OR q.id = %s) AND q.priority < %s
   ORDER BY q.rank, q.id LIMIT 1"""
+_SOME = "q.lane, q.workflow, q.workflow_version, q.concurrency_key, q.concurrency_limit, q.held_key"
+_FEW = f"""SELECT * FROM (SELECT {_SOME}, q.priority FROM longwatch_task q
+  WHERE {_GROUP} ORDER BY q.rank, q.id LIMIT {FEW}) AS few"""
+_FEW_EACH = f"""SELECT few.* FROM unnest(%s::text[], %s::text[], %s::text[])
+    AS g(lane, workflow, version)
+  CROSS JOIN LATERAL (SELECT {_SOME}, q.priority FROM longwatch_task q
+    WHERE q.status = 'queued' AND q.lane = g.lane AND q.workflow = g.workflow
+      AND q.workflow_version = g.version
+    ORDER BY q.rank, q.id LIMIT {FEW}) few"""
 _KEYED = f"{_GROUP} AND q.concurrency_key IS NOT NULL AND q.held_key IS NULL"
 _OF_KEY = f"SELECT * FROM ({_HEAD} WHERE {_KEYED} AND q.concurrency_key = %s {_FIRST}) AS head"
 
@@ -109,13 +122,23 @@ def find_head(
 
 
 def _find_heir(urgent: Head, own: UUID | None, best: Head | None) -> Head | None:
-    """Who holds the key that it waits for, if that ranks before `best` with its priority."""
+    """Who holds the key that it waits for, if that ranks before `best` with its priority. Of
+    another lane or version it is no choice of this group's: it comes before `urgent` there."""
     text = _HOLDER.format(micros=clock.micros_fragment(connection.vendor).replace("%", "%%"))
-    params = [*urgent.group, urgent.key, _store(own or UUID(int=0)), urgent.priority]
-    for head in _read(urgent.group, text, params):
+    with connection.cursor() as cursor:
+        params = [urgent.group[1], urgent.key, _store(own or UUID(int=0)), urgent.priority]
+        cursor.execute(text, params)
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    head = _make_head((row[0], urgent.group[1], row[1]), row[2:])
+    if head.group == urgent.group or head.task_id == own:
         raised = head.rank - (urgent.priority - head.priority) * conf.RANK_PER_PRIORITY
-        if best is None or raised < best.rank:
-            return dataclasses.replace(head, rank=raised, heir=True)
+        heir = dataclasses.replace(head, rank=raised, heir=True)
+        return heir if best is None or raised < best.rank else None
+    if head.rank > urgent.rank:
+        with atomic():
+            _raise_heir(dataclasses.replace(head, rank=urgent.rank - 1))
     return None
 
 
@@ -133,6 +156,34 @@ def _walk(group: Group, after: str, own: UUID | None) -> tuple[list[Head], str]:
     return [], ""
 
 
+def find_blocked(groups: Sequence[Group], own: UUID | None) -> set[Group]:
+    """Those of the first MANY groups of which each task waits for its key, and none is more urgent
+    than who holds it; as far as FEW tasks of each say so. Three statements, however many wait."""
+    found: dict[Group, list[tuple[Any, ...]]] = {group: [] for group in groups[:MANY]}
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(_FEW_EACH, [list(column) for column in zip(*found, strict=True)])
+        else:
+            text = " UNION ALL ".join([_FEW] * len(found))
+            cursor.execute(text, [value for group in found for value in group])
+        for lane, workflow, version, *row in cursor.fetchall():
+            found[lane, workflow, version].append(tuple(row))
+    keys: dict[str, set[str]] = {}
+    for (_, workflow, _), rows in found.items():
+        keys.setdefault(workflow, set()).update(row[0] for row in rows if row[0] is not None)
+    holding = {workflow: read_holding(workflow, some, own) for workflow, some in keys.items()}
+
+    def waits(workflow: str, row: tuple[Any, ...]) -> bool:
+        key, limit, held, urgency = row
+        count, least = holding[workflow].get(key, (0, 0))
+        return key is not None and held is None and count >= (limit or 1) and urgency <= least
+
+    return {
+        group for group, rows in found.items()
+        if len(rows) < FEW and all(waits(group[1], row) for row in rows)
+    }  # fmt: skip
+
+
 def find_full(workflow: str, heads: Iterable[Head], own: UUID | None) -> set[str | None]:
     """Those of the heads' keys that have no room."""
     limits = {head.key: head.limit or 1 for head in heads if head.key is not None}
@@ -144,10 +195,31 @@ def find_full(workflow: str, heads: Iterable[Head], own: UUID | None) -> set[str
 
 def count_begun(workflow: str, keys: Iterable[str], own: UUID | None = None) -> dict[str, int]:
     """Key -> how many tasks hold it, but for `own`."""
+    return {key: number for key, (number, _) in read_holding(workflow, keys, own).items()}
+
+
+def read_holding(
+    workflow: str, keys: Iterable[str], own: UUID | None = None
+) -> dict[str, tuple[int, int]]:
+    """Key -> how many tasks hold it, but for `own`, and the least of their priorities."""
     rows = Task.objects.filter(UNDER_WAY, workflow=workflow, held_key__in=list(keys))
     rows = rows.exclude(pk=own) if own else rows
-    counted = rows.order_by().values_list("held_key").annotate(Count("pk"))
-    return {key or "": number for key, number in counted}
+    counted = rows.order_by().values_list("held_key").annotate(Count("pk"), Min("priority"))
+    return {key or "": (number, least) for key, number, least in counted}
+
+
+def list_kept(closed: Mapping[str, UUID | None]) -> list[UUID]:
+    """What is queued in these lanes and holds a key, but for one task each that may run all the
+    same; the first 1,000."""
+    rows = Task.objects.filter(UNDER_WAY, status=states.QUEUED, lane__in=list(closed))
+    through = [task for task in closed.values() if task is not None]
+    return list(rows.exclude(pk__in=through).order_by("pk").values_list("pk", flat=True)[:1_000])
+
+
+def free_keys(closed: Mapping[str, UUID | None]) -> None:
+    """Take the keys from those: nothing starts there, and other lanes would wait for as long."""
+    rows = Task.objects.filter(UNDER_WAY, status=states.QUEUED, pk__in=list_kept(closed))
+    rows.update(held_key=None)
 
 
 def read_head(task_id: UUID) -> Head | None:
@@ -177,10 +249,12 @@ def read_best_rank(groups: Sequence[Group]) -> int | None:
 
 
 def has_room(head: Head, own: UUID | None) -> bool:
-    """Under the key's lock until the transaction ends: whether the task may take a place. False
-    too where another claims with the key just now."""
+    """Under the key's lock until the transaction ends: whether the task may take a place, or still
+    has its own. False too where another claims with the key just now."""
     if head.heir:
         return _raise_heir(head)
+    if head.holds is not None:
+        return _lock_holder(head)
     if not head.bound:
         return True
     workflow, key = head.group[1], head.key or ""
@@ -191,12 +265,17 @@ def has_room(head: Head, own: UUID | None) -> bool:
 
 def _raise_heir(head: Head) -> bool:
     """Give it the rank that it takes the place of, unless somebody else has its row."""
-    rows = Task.objects.filter(pk=head.task_id, status=states.QUEUED)
+    return _lock_holder(head) and (
+        Task.objects.filter(pk=head.task_id).update(rank=head.rank) == 1
+    )  # fmt: skip
+
+
+def _lock_holder(head: Head) -> bool:
+    """False if somebody else has its row, or it has lost its place meanwhile (`free_keys`)."""
+    rows = Task.objects.filter(pk=head.task_id, status=states.QUEUED, held_key=head.holds)
     if connection.features.has_select_for_update_skip_locked:
         rows = rows.select_for_update(skip_locked=True)
-    if not rows.values_list("pk").first():
-        return False
-    return Task.objects.filter(pk=head.task_id).update(rank=head.rank) == 1
+    return rows.values_list("pk").first() is not None
 
 
 def take_place(head: Head) -> None:
@@ -208,10 +287,12 @@ def take_place(head: Head) -> None:
 def _read(group: Group, text: str, params: Sequence[Any]) -> list[Head]:
     with connection.cursor() as cursor:
         cursor.execute(text, list(params))
-        return [
-            Head(group, pk if isinstance(pk, UUID) else UUID(pk), rank, key, limit, held, priority)
-            for pk, rank, key, limit, held, priority in cursor.fetchall()
-        ]
+        return [_make_head(group, row) for row in cursor.fetchall()]
+
+
+def _make_head(group: Group, row: Sequence[Any]) -> Head:
+    task_id, *rest = row
+    return Head(group, task_id if isinstance(task_id, UUID) else UUID(task_id), *rest)
 
 
 def _store(task_id: UUID) -> Any:

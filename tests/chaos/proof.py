@@ -37,6 +37,7 @@ LONG_FORMS = {"hypothesis": ("tests/ledger/test_machine.py", 20),
                   "tests/crash/test_site_lanes.py tests/crash/test_site_locks.py "
                   "tests/crash/test_site_pool.py tests/crash/test_site_stalls.py "
                   "tests/crash/test_site_starts.py tests/ledger/test_cancels.py "
+                  "tests/ledger/test_concurrency.py "
                   "tests/ledger/test_herds.py tests/ledger/test_lanes.py "
                   "tests/ledger/test_overdue.py "
                   "tests/ledger/test_races_answers.py "

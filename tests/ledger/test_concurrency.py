@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -10,13 +11,15 @@ from typing import Any
 import pytest
 from django.db import connection, connections
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 from pydantic import BaseModel, Field
 
-from ledger import clock, lanes, picking, queries, states
+from ledger import clock, lanebudgets, lanes, picking, queries, sql, states
 from ledger.errors import InvalidInput
 from ledger.models import Lane, StepOutput, Task
 from ledger.runner import Engine, run_attempt
 from ledger.sql import Claimed
+from ledger.sql.keys import find_head, free_keys, has_room
 from ledger.transitions import holder, operators, sweeps
 from ledger.transitions.edits import edit_task
 from ledger.transitions.forks import fork_task
@@ -26,6 +29,8 @@ from tests.dashboard.fleet import make_worker
 from tests.factories import CLIENT, LEASE, OPERATOR, OWNER, submit, wait_for
 
 pytestmark = pytest.mark.both_databases
+
+PROOF = os.environ.get("LONGWATCH_TEST_PROOF") == "1"
 
 
 def make_keyed(name: str = "fix", **given: Any) -> Workflow:
@@ -204,6 +209,98 @@ def test_a_humble_holder_of_a_key_keeps_an_urgent_task_waiting_for_its_own_units
             ran.append(held.task_id)
             held = run_attempt(engine, held) or engine.claim()
     assert ran[1:5] == [humble.pk] * 3 + [urgent.pk]
+
+
+@pytest.mark.case(59)
+def test_an_urgent_task_of_another_lane_waits_for_the_holders_own_units_alone(
+    flow: Workflow,
+) -> None:
+    """Though the holder's lane has always something that ranks before it."""
+    humble = put(flow, "a", 4, priority=-100, lane="busy")
+    engine = Engine(OWNER)
+    held = engine.claim()
+    for number in range(3):
+        put(flow, f"other{number}", 50, lane="busy")
+    held = run_attempt(engine, held) if held else None
+    assert held is not None
+    assert held.task_id != humble.pk
+    urgent = put(flow, "a", priority=100, lane="urgent")
+    ran = []
+    while held is not None and urgent.pk not in ran and len(ran) < 20:
+        ran.append(held.task_id)
+        held = run_attempt(engine, held) or engine.claim()
+    assert ran.count(humble.pk) == 3
+    assert len(ran) <= 6, "one unit before it was raised, and one of its lane"
+
+
+@pytest.mark.parametrize("how", ["paused", "over its budget"])
+def test_a_lane_in_which_nothing_starts_keeps_no_key(flow: Workflow, how: str) -> None:
+    """A pause may last for a week, a month's budget for a month. Its holder waits in its turn."""
+    first = put(flow, "a", 3, lane="shut")
+    engine = Engine(OWNER)
+    held = engine.claim()
+    assert held is not None
+    second = put(flow, "a", lane="open")
+    closes = {"paused": True} if how == "paused" else {}
+    set_lane("shut", {} if closes else {"cost_day": "0"}, actor=CLIENT, **closes)
+    lanebudgets._kept = None
+    assert run_attempt(engine, held) is None, "the unit is stored and the task given back"
+    other = take("h:2:b")
+    assert other.task_id == second.pk
+    set_lane("shut", {"cost_day": None}, actor=CLIENT, paused=False)
+    assert claim_one("h:3:b") is None, "now it is first who waits"
+    finish(other)
+    assert take("h:3:b").task_id == first.pk
+
+
+def finish(held: Claimed) -> None:
+    """Its last unit, after which its worker takes up nothing."""
+    engine = Engine(held.owner)
+    engine.stop = lambda: True
+    assert run_attempt(engine, held) is None
+    assert Task.objects.get(pk=held.task_id).status == states.COMPLETED
+
+
+def test_one_whose_key_is_taken_away_just_now_is_not_claimed_as_its_holder(flow: Workflow) -> None:
+    """Whose worker still goes by settings from before the pause."""
+    first = put(flow, "a", 3, lane="shut")
+    held = take()
+    holder.release_task(held, why="drain")
+    head = find_head(("shut", flow.name, flow.version), "", None)[0]
+    assert head is not None
+    assert head.holds == "a"
+    free_keys({"shut": None})
+    with sql.atomic():
+        assert not has_room(head, None)
+    free_keys({"shut": first.pk})
+    assert take().task_id == first.pk, "it takes a place again like any other"
+    assert Task.objects.get(pk=first.pk).held_key == "a"
+
+
+@pytest.mark.case(59)
+def test_lanes_that_all_wait_for_one_key_cost_a_claim_no_more(
+    flow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither an idle worker's nor one's that has a task in hand."""
+    monkeypatch.setattr(picking, "BLOCKED_SECONDS", 0.25)
+    counts = []
+    put(flow, "a", 99)
+    take()
+    for few, many in ((0, 20), (20, 1_000 if PROOF else 90)):
+        for number in range(few, many):
+            put(flow, "a", lane=f"a{number:04}")
+        for busy in (False, True):
+            engine, others = Engine("h:2:b"), [put(flow, on, lane=f"z{on}") for on in "bc"]
+            held = engine.claim() if busy else None
+            with CaptureQueriesContext(connection) as asked:
+                found = run_attempt(engine, held) if held else engine.claim()
+            assert found is not None
+            assert found.task_id in {one.pk for one in others}
+            counts.append(len(asked))
+            finish(found)
+            while (rest := claim_one("h:3:b")) is not None:
+                finish(rest)
+    assert max(counts) <= (60 if PROOF else 30), counts
 
 
 def test_one_that_is_let_through_a_pause_waits_for_its_key_too(flow: Workflow) -> None:
