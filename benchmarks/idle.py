@@ -32,7 +32,7 @@ def is_ready(url: str) -> bool:
     """Whether the web and its database answer."""
     try:
         urllib.request.urlopen(f"{url}/readyz", timeout=10).close()
-    except (urllib.error.URLError, ConnectionError):
+    except OSError:
         return False
     return True
 

@@ -14,9 +14,12 @@ from django.db import DatabaseError, InterfaceError, connections
 from ledger.sql import is_outage
 
 Tick = Callable[[], float | None]
-"""Returns in how many seconds it wants to be called again; None for `DEFAULT_SECONDS`."""
+"""Returns in how many seconds it wants to be called again; None for `OFTEN_SECONDS`, or
+`RESTING_SECONDS` while nothing is in hand."""
 
-DEFAULT_SECONDS = 0.25
+OFTEN_SECONDS, RESTING_SECONDS = 0.25, 1.0
+LATE_SECONDS = 0.05
+"""So much later such a tick may come, with another: to wake up costs as much as to look."""
 AFTER_ERROR_SECONDS = (0.5, 1.5)
 """Between these, so that a fleet does not come back to its database in one instant."""
 
@@ -41,16 +44,20 @@ class Guardian(threading.Thread):
         """Name of the cluster that the process is of."""
         self.retire: Callable[[], None] = lambda: None
         """Asks for another process in place of this one, after the unit in hand."""
+        self.rests: Callable[[], bool] = lambda: False
+        """Whether nothing is in hand, nor looked for."""
         self._nudged = threading.Event()
-        self._due: dict[Tick, float] = {}
+        self._all_now = True
+        self._called: dict[Tick, tuple[float, float | None]] = {}
+        """When each tick returned, and in how many seconds it wants to be called again."""
         self._unanswered: set[Tick] = set()
 
     def run(self) -> None:
         # What the step's main thread waits for must not end up here.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGTERM, signal.SIGUSR2})
-        hurry = True
         while True:
-            hurry = self._nudged.wait(self.call_due(all_now=hurry))
+            all_now, self._all_now = self._all_now, False
+            self._nudged.wait(self.call_due(all_now=all_now))
             self._nudged.clear()
 
     @property
@@ -64,21 +71,34 @@ class Guardian(threading.Thread):
 
     def nudge(self) -> None:
         """Call all ticks now, from any thread: what they look at has changed."""
+        self._all_now = True
+        self._nudged.set()
+
+    def rouse(self) -> None:
+        """Rest no longer, from any thread: something is in hand."""
         self._nudged.set()
 
     def call_due(self, *, all_now: bool = False) -> float:
         """Call what is due; seconds until the next one is."""
         for tick in tuple(self.on_tick):
-            if all_now or self._due.get(tick, 0.0) <= time.monotonic():
-                self._due[tick] = time.monotonic() + self._call(tick)
-        due = [self._due.get(tick, 0.0) for tick in self.on_tick]
-        return min(max(0.0, min(due, default=float("inf")) - time.monotonic()), DEFAULT_SECONDS)
+            if all_now or self._find_due(tick) <= time.monotonic():
+                seconds = self._call(tick)
+                self._called[tick] = (time.monotonic(), seconds)
+        due = min((self._find_due(tick, latest=True) for tick in self.on_tick), default=0.0)
+        return min(max(0.0, due - time.monotonic()), RESTING_SECONDS + LATE_SECONDS)
 
-    def _call(self, tick: Tick) -> float:
+    def _find_due(self, tick: Tick, *, latest: bool = False) -> float:
+        called, seconds = self._called.get(tick, (0.0, 0.0))
+        if seconds is not None:
+            return called + seconds
+        often = RESTING_SECONDS if self.rests() else OFTEN_SECONDS
+        return called + often + (LATE_SECONDS if latest else 0.0)
+
+    def _call(self, tick: Tick) -> float | None:
         try:
             seconds = tick()
             self._unanswered.discard(tick)
-            return DEFAULT_SECONDS if seconds is None else seconds
+            return seconds
         except (DatabaseError, InterfaceError) as error:  # while it lasts: no traceback
             log.warning("the guardian can't reach the database: %s", error)
             (self._unanswered.add if is_outage(error) else self._unanswered.discard)(tick)

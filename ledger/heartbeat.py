@@ -14,7 +14,6 @@ from ledger.models import Task
 from ledger.sql import Claimed, Lease
 from ledger.transitions import holder
 
-LOOK_SECONDS = 0.25
 STATUS_SECONDS = 1.0
 
 
@@ -58,16 +57,16 @@ class Heart:
         """The attempt is settled."""
         self.held = None
 
-    def tick(self) -> float:
+    def tick(self) -> float | None:
         """Beat if it is time; returns when to be called again."""
         held, now = self.held, time.monotonic()
         if held is not None and now > held.ends and (end := held.end_overdue):
             end()
         if held is None or held.lost or now > held.ends:
-            return LOOK_SECONDS  # stuck beyond its hard stop: let the lease run out
+            return None  # stuck beyond its hard stop: let the lease run out
         if now < held.next_beat:
             self._look(held, now)
-            return LOOK_SECONDS
+            return None
         held.next_beat = now + self.tunables.heartbeat_seconds
         try:
             beaten = sql.beat_leases(self.owner, [held.lease], self.tunables.lease_seconds)
@@ -77,7 +76,7 @@ class Heart:
                 return 0.0  # in line again at once, so that no sweeper is first when it is let go
             raise
         self._take_in(held, [flag.cancel_requested for flag in beaten])
-        return LOOK_SECONDS
+        return None
 
     def _look(self, held: Held, now: float) -> None:
         """Between beats, once a second: a person who cancels or stops should not wait for one."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from ledger.models.worker import DEADS, DRAINS
-from ledger.sweeper import Due, Sweeper
+from ledger.sweeper import MAX_SECONDS, Due, Sweeper
 
 FRESH_SECONDS = 15.0
 """A worker that has not heard for so long claims nothing before it does: it stood still, and may
@@ -25,6 +25,7 @@ class Orders:
         self.on_dead: Callable[[], None] = lambda: None
         self._sweeper: Sweeper | None = None
         self._heard = float("-inf")
+        self._queued = True
 
     def follow(self, sweeper: Sweeper, owner: str) -> None:
         """Hear what `owner` is told with each look of `sweeper`."""
@@ -40,9 +41,15 @@ class Orders:
         """Whether it was heard of late."""
         return time.monotonic() - self._heard < FRESH_SECONDS
 
+    @property
+    def none_queued(self) -> bool:
+        """Whether the last look, which was just now, found that no task at all is queued."""
+        return not self._queued and time.monotonic() - self._heard < 2 * MAX_SECONDS
+
     def hear(self, due: Due, at: float) -> None:
         """Of a look that began `at` (monotonic)."""
         self._heard, self.skew = at, time.time() - due.now.timestamp()
+        self._queued = due.queued
         if due.told != self.told:
             self.told = due.told
             self.on_change()

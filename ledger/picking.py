@@ -74,6 +74,11 @@ class Picker:
         self.served = ""
         """The lane whose turn was last; of lanes with equal tags the one after it is next."""
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether anything was set for any lane. Who sets something wakes every worker."""
+        return bool(self._book.rules)
+
     def recall(self) -> list[Group]:
         """A woken worker's first guess, which spares it a statement when it is right: the groups
         that had work last. None of several lanes, whose turns would not count."""

@@ -10,7 +10,6 @@ import faulthandler
 import functools
 import logging
 import os
-import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,6 +41,7 @@ from ledger.guardian import Guardian
 from ledger.heartbeat import Heart
 from ledger.orders import Orders
 from ledger.picking import Picker
+from ledger.resting import rest
 from ledger.sql import Claimed, claim_task
 from ledger.sweeper import Sweeper
 from ledger.transitions import budgets, endings, holder
@@ -50,8 +50,6 @@ from ledger.workflows import Fail, RetryLater, Step, Workflow
 
 log = logging.getLogger(__name__)
 
-IDLE_SECONDS = (0.8, 1.2)
-"""Between these, so that workers that were started together do not look together for ever."""
 CONTACT_SECONDS = 0.05
 """Between two looks whether the guardian has the database."""
 
@@ -148,7 +146,7 @@ def open_engine(owner: str, guardian: Guardian) -> Engine:
             engine.heart.tick, engine.sweeper.tick, registration.tick, hours.Summing().tick,
             livelogs.Follower(steplog.find_running).tick,
         ]  # fmt: skip
-        guardian.let_go = engine.heart.let_go
+        guardian.let_go, guardian.rests = engine.heart.let_go, lambda: engine.idle
         if guardian.is_alive():
             guardian.doubt(engine.sweeper.tick)
             # A first unit that never lets go of the GIL would stop the guardian inside this write,
@@ -165,7 +163,7 @@ def run_resident(
     stop: Callable[[], bool],
     until: float,
     guardian: Guardian,
-    idle: Callable[[float], None],
+    idle: Callable[[float], bool | None],
 ) -> int:
     """Run units of any tasks until `stop` or `until` (monotonic); returns how many.
 
@@ -189,7 +187,8 @@ def run_resident(
             continue
         try:
             held = engine.claim()
-            found = held is not None
+            if found := held is not None:
+                guardian.rouse()
             while held is not None:
                 held = run_attempt(engine, held)
         except BaseException:
@@ -199,9 +198,7 @@ def run_resident(
         finally:
             cancel_hard_stop()
         if not found and not stop():
-            wait = engine.picker.take_wait()
-            longest = random.uniform(*IDLE_SECONDS)
-            idle(longest if wait is None else min(wait, longest))
+            rest(engine, idle, until)
     if stop():
         settling.sign_off(owner)
     return engine.units - before

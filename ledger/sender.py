@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait as wait_readable
 from typing import Final
 
@@ -55,10 +55,12 @@ class Try:
 
 
 class Sender:
-    """Routes, takes, sends and settles until told to stop. In a process without threads."""
+    """Routes, takes, sends and settles until told to stop. In a process without threads. One of
+    the files `stops` can be read when it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, stops: Sequence[int] = ()) -> None:
         self.tries: list[Try] = []
+        self._stops = stops
         self._next_look = 0.0
         # Not at once: the workers of a cluster that starts have not signed on yet.
         self._next_conditions = time.monotonic() + conf.load().alert_look_seconds
@@ -100,7 +102,7 @@ class Sender:
                 for job in deliveries.take_due(AT_ONCE - len(self.tries)):
                     self.tries.append(_begin_try(job))
             self._next_look = time.monotonic() + (0.0 if routed else LOOK_SECONDS)
-        wait_readable([one.pipe for one in self.tries], self._choose_wait())
+        wait_readable([*self._stops, *(one.pipe for one in self.tries)], self._choose_wait())
 
     def _look_around(self) -> None:
         """At what is so for a while, and now and then at what is old; and what came is counted."""
@@ -124,7 +126,7 @@ class Sender:
 
     def _choose_wait(self) -> float:
         ends = [self._next_look, *(one.until for one in self.tries)]
-        return max(0.0, min(STEP_SECONDS, min(ends) - time.monotonic()))
+        return max(0.0, min(ends) - time.monotonic())
 
     def _has_ended(self, one: Try) -> bool:
         """Whether it has said its outcome and closed its pipe, or is out of time and killed."""
@@ -178,9 +180,9 @@ class Collector:
             self._process.wait()
 
 
-def run_sender(stop: Callable[[], bool]) -> None:
-    """The life of the sender's process."""
-    Sender().run(stop)
+def run_sender(stop: Callable[[], bool], stops: Sequence[int]) -> None:
+    """The life of the sender's process, until `stop`; one of the files `stops` is readable then."""
+    Sender(stops).run(stop)
 
 
 def _begin_try(job: Job) -> Try:

@@ -44,6 +44,7 @@ _LOOK = """SELECT {now},
     WHERE finished_at IS NOT NULL AND parent_id IS NOT NULL AND NOT parent_told)
   OR EXISTS (SELECT 1 FROM longwatch_task WHERE cascade_upto IS NOT NULL),
   EXISTS (SELECT 1 FROM longwatch_bulk_operation WHERE status IN ('running', 'stopping')),
+  (SELECT min(lane) FROM longwatch_task WHERE status = 'queued') IS NOT NULL,
   (SELECT told FROM longwatch_worker WHERE owner = {owner})"""
 
 
@@ -74,6 +75,8 @@ class Due:
     """A parent has ended children that it does not know of, or children to be ended."""
     bulk: bool
     """A bulk operation is not done."""
+    queued: bool
+    """Some task is, whoever may run it."""
     told: str
     """What people want of the worker that looks (`Worker.told`)."""
     scheduled: dt.datetime | None
@@ -107,10 +110,11 @@ def look_ahead(owner: str = "", *, prepare: bool = False) -> Due:
     """When there is something to sweep, and what the worker `owner` is told: one statement over
     partial indexes. `prepare` is for workers: it is what an idle one does each second."""
     text = _write_look(connection.vendor, clock.offset)
-    *row, longest_lease, families, bulk, told = sql.fetch_row(text, owner, prepare=prepare)
+    *row, longest_lease, families, bulk, queued, told = sql.fetch_row(text, owner, prepare=prepare)
     read_at, *times = [None if value is None else clock.parse(value) for value in row]
     assert read_at is not None
-    return Due(read_at, longest_lease or 0.0, bool(families), bool(bulk), told or "", *times)
+    flags = (bool(families), bool(bulk), bool(queued))
+    return Due(read_at, longest_lease or 0.0, *flags, told or "", *times)
 
 
 def sweep(

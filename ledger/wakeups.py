@@ -18,7 +18,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import wait as wait_readable
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ SLOTS: Final = 8
 """Clusters of one SQLite file on one host that are woken; any further one polls."""
 
 STOP_SECONDS: Final = 0.25
-"""How soon an idle worker sees that it must stop."""
+"""How soon an idle worker sees that it must stop, where nothing tells it."""
 
 POLL_SECONDS: Final = 0.1
 POLL_ALONE_SECONDS: Final = 0.05
@@ -80,28 +80,37 @@ def send(addresses: Iterable[bytes]) -> None:
 
 
 class Waiter:
-    """One worker's idling. `stop` says that it must not wait any longer."""
+    """One worker's idling. `stop` says that it must not wait any longer; where that has other
+    causes than that one of the files `stops` can be read, it may be seen when the wait is over."""
 
-    def __init__(self, stop: Callable[[], bool], using: str = DEFAULT_DB_ALIAS) -> None:
-        self._stop = stop
+    def __init__(
+        self,
+        stop: Callable[[], bool],
+        stops: Sequence[int] = (),
+        using: str = DEFAULT_DB_ALIAS,
+    ) -> None:
+        self._stop, self._stops = stop, list(stops)
         self._using = using
         self._listener: BaseDatabaseWrapper | None = None
         self._version: int | None = None
 
-    def idle(self, seconds: float) -> None:
-        """Wait until woken, told to stop, or `seconds` are over. Trouble with the database is
-        logged and waited out: the caller's next claim will meet it anyway."""
+    def idle(self, seconds: float) -> bool:
+        """Wait until woken, told to stop, or `seconds` are over; whether there may be something
+        new. Trouble with the database is logged and waited out: the caller's next claim will meet
+        it anyway."""
         until = time.monotonic() + seconds
         look = self._hear if connections[self._using].vendor == "postgresql" else self._poll
         try:
             while not self._stop() and (left := until - time.monotonic()) > 0:
                 if look(left):
-                    return
+                    return True
         except (DatabaseError, OSError) as error:
             log.warning("can't wait for wake-ups: %s", error)
             self.close()
             while not self._stop() and (left := until - time.monotonic()) > 0:
                 time.sleep(min(left, STOP_SECONDS))
+            return True
+        return False
 
     def close(self) -> None:
         """Give up the listening connection; the next wait opens a new one."""
@@ -115,7 +124,8 @@ class Waiter:
             self._listener = _open_listener(self._using)
             return True
         raw: Any = self._listener.connection
-        if not wait_readable([raw.fileno()], min(seconds, STOP_SECONDS)):
+        longest = seconds if self._stops else min(seconds, STOP_SECONDS)
+        if raw.fileno() not in wait_readable([raw.fileno(), *self._stops], longest):
             return False
         with self._listener.wrap_database_errors:
             return bool(list(raw.notifies(timeout=0)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 from django.db import OperationalError, ProgrammingError
 
 from ledger import runner
-from ledger.guardian import Guardian
+from ledger.guardian import LATE_SECONDS, OFTEN_SECONDS, RESTING_SECONDS, Guardian
 from ledger.models import Worker
 from ledger.runner import run_resident
 from ledger.workflows import registered
@@ -51,6 +52,36 @@ def test_a_fault_of_one_statement_stops_no_worker() -> None:
         guardian.doubt(database.tick)
         guardian.call_due(all_now=True)
         assert guardian.in_contact
+
+
+def test_it_looks_less_often_while_nothing_is_in_hand() -> None:
+    guardian, resting, calls = Guardian(), [True], list[float]()
+
+    def look() -> None:
+        calls.append(time.monotonic())
+
+    guardian.on_tick, guardian.rests = [look], lambda: bool(resting)
+    assert guardian.call_due() > 2 * OFTEN_SECONDS
+    resting.clear()
+    assert guardian.call_due() <= OFTEN_SECONDS + LATE_SECONDS
+    assert len(calls) == 1
+
+
+def test_what_comes_into_hand_ends_its_rest() -> None:
+    """Within what a look takes, not at the end of the long wait that it began."""
+    guardian, resting, looks = Guardian(), [True], threading.Semaphore(0)
+
+    def look() -> None:
+        looks.release()
+
+    guardian.on_tick, guardian.rests = [look], lambda: bool(resting)
+    guardian.start()
+    assert looks.acquire(timeout=60)
+    resting.clear()
+    guardian.rouse()
+    begun = time.monotonic()
+    assert looks.acquire(timeout=60)
+    assert time.monotonic() - begun < RESTING_SECONDS
 
 
 @pytest.mark.case(31)

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import wait as wait_readable
 from pathlib import Path
 
 import psycopg
@@ -13,6 +14,7 @@ import pytest
 from django.db import connection
 
 from ledger import sql, wakeups
+from ledger.cluster.pipes import Flag
 from ledger.models import Task
 from ledger.wakeups import Waiter
 from ledger.workflows import registered
@@ -24,8 +26,10 @@ LONG = 60.0
 def idle_in_time(waiter: Waiter) -> bool:
     """Wait up to LONG; whether something ended it sooner."""
     begun = time.monotonic()
-    waiter.idle(LONG)
-    return time.monotonic() - begun < LONG / 2
+    woken = waiter.idle(LONG)
+    in_time = time.monotonic() - begun < LONG / 2
+    assert woken or waiter._stop() or not in_time
+    return in_time
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def test_the_first_wait_ends_at_once(waiter: Waiter) -> None:
 @pytest.mark.both_databases
 def test_a_wait_without_news_lasts_as_long_as_asked(waiter: Waiter) -> None:
     begun = time.monotonic()
-    waiter.idle(0.6)
+    assert not waiter.idle(0.6)
     assert 0.6 <= time.monotonic() - begun < LONG
 
 
@@ -61,6 +65,19 @@ def test_a_stop_ends_the_wait(transactional_db: None) -> None:
     waiter.idle(LONG)
     threading.Timer(0.2, stop.set).start()
     assert idle_in_time(waiter)
+    waiter.close()
+
+
+@pytest.mark.both_databases
+def test_a_file_tells_of_a_stop(transactional_db: None) -> None:
+    """At once on PostgreSQL, where nothing else has to be looked at meanwhile."""
+    flag = Flag()
+    waiter = Waiter(flag.is_set, [flag.fileno()])
+    waiter.idle(LONG)
+    threading.Timer(0.2, flag.set).start()
+    begun = time.monotonic()
+    assert not waiter.idle(LONG)
+    assert time.monotonic() - begun < LONG / 2
     waiter.close()
 
 
@@ -127,6 +144,8 @@ def test_a_broken_connection_is_replaced(waiter: Waiter) -> None:
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
         )
         assert cursor.rowcount == 1
+    assert waiter._listener is not None
+    assert wait_readable([waiter._listener.connection.fileno()], LONG)
     waiter.idle(0.3)  # logged and waited out, not raised
     assert idle_in_time(waiter)  # listens again, so look once more
     with connection.cursor() as cursor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Collection
 from multiprocessing.connection import wait as wait_readable
 
 
@@ -15,6 +16,10 @@ class Flag:
 
     def set(self) -> None:
         os.write(self._write, b"!")
+
+    def fileno(self) -> int:
+        """Of a file that is readable once the flag is up, for who waits for more than that."""
+        return self._read
 
     def is_set(self) -> bool:
         return self.wait(0)
@@ -37,9 +42,10 @@ class Pipe:
         with contextlib.suppress(BlockingIOError):
             os.write(self._write, byte)
 
-    def take(self, timeout: float, limit: int = 1) -> bytes:
-        """Up to `limit` bytes, empty if none came within `timeout` seconds."""
-        if wait_readable([self._read], timeout):
+    def take(self, timeout: float, limit: int = 1, unless: Collection[int] = ()) -> bytes:
+        """Up to `limit` bytes, empty if none came within `timeout` seconds, or before one of the
+        files `unless` could be read."""
+        if self._read in wait_readable([self._read, *unless], timeout):
             with contextlib.suppress(BlockingIOError):  # another reader was faster
                 return os.read(self._read, limit)
         return b""

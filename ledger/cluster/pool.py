@@ -13,6 +13,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable
+from multiprocessing.connection import wait as wait_readable
 from typing import Any, Final, Literal
 from uuid import UUID
 
@@ -37,6 +38,13 @@ STOP: Final = "STOP"
 
 AGAIN_SECONDS: Final = 0.5
 """A worker asks again for its ticket: whoever was handing it over may have been killed."""
+
+ORPHAN_SECONDS: Final = 2.0
+"""Between two looks whether the sentinel lives, where the kernel does not say so."""
+
+ROUND_SECONDS: Final = 0.5
+"""From one round of the sentinel to the next at least, so that what dies at once is not begun
+again at once."""
 
 ROLES: Final = {worker: Role.WORKER, pusher: Role.PUSHER, monitor: Role.MONITOR}
 
@@ -103,7 +111,7 @@ class Results(Tickets):
 
     def get(self) -> Literal["STOP"]:
         """In the monitor: wait for the end."""
-        while not (self._tickets.take(1.0) or runtime.is_orphan()):
+        while not (self._tickets.take(ORPHAN_SECONDS) or runtime.is_orphan()):
             pass
         return STOP
 
@@ -153,6 +161,7 @@ class LedgerBroker(Broker):  # type: ignore[misc]  # django-q2 is not typed
     """Hands out tickets; it never looks at the ledger and needs no database."""
 
     tickets: Tickets | None = None
+    leave: Flag
     look: Callable[[], None] = staticmethod(lambda: None)
 
     def dequeue(self) -> list[tuple[None, str]] | None:
@@ -160,9 +169,12 @@ class LedgerBroker(Broker):  # type: ignore[misc]  # django-q2 is not typed
         if runtime.is_orphan():
             os._exit(0)
         if self.tickets is None or runtime.get_drain():
-            time.sleep(0.1)  # the pusher asks again at once
+            self.leave.wait(0.1)  # the pusher asks again at once
             return None
-        return [(None, SignedPackage.dumps({})) for _ in self.tickets.hungry.take(0.25, limit=16)]
+        asking = self.tickets.hungry.take(
+            ORPHAN_SECONDS, limit=16, unless=[self.leave.fileno(), *runtime.list_stops()]
+        )
+        return [(None, SignedPackage.dumps({})) for _ in asking]
 
     def enqueue(self, task: object) -> None:
         raise RuntimeError("this cluster has no queue: submit to the ledger (ledger.client.submit)")
@@ -185,6 +197,25 @@ class LedgerBroker(Broker):  # type: ignore[misc]  # django-q2 is not typed
         return 0
 
 
+class Rounds:
+    """The sentinel's flag to stop, the wait for which is its time between two rounds: short when a
+    child has ended."""
+
+    def __init__(self, stop: Flag, pool: Pool) -> None:
+        self._stop, self._pool = stop, pool
+
+    def is_set(self) -> bool:
+        return self._stop.is_set()
+
+    def wait(self, timeout: float) -> bool:
+        """Until a child ends, or for `timeout` seconds; whether the flag is up."""
+        begun = time.monotonic()
+        children = [*self._pool.pool, self._pool.monitor, self._pool.pusher]
+        ended = wait_readable([self._stop.fileno(), *(one.sentinel for one in children)], timeout)
+        least = ROUND_SECONDS if ended else 0.0
+        return self._stop.wait(max(0.0, begun + least - time.monotonic()))
+
+
 class Pool(Sentinel):  # type: ignore[misc]  # django-q2 is not typed
     """The sentinel. Its constructor runs, in a process of its own, until the pool has ended."""
 
@@ -194,7 +225,8 @@ class Pool(Sentinel):  # type: ignore[misc]  # django-q2 is not typed
             super().__init__(stop, started, cluster_id, broker=LedgerBroker(), start=False)
             self.task_queue = self.broker.tickets = Tickets()
             self.result_queue = Results()
-            self.event_out = Flag()
+            self.event_out = self.broker.leave = Flag()
+            self.stop_event = Rounds(stop, self)
             self.broker.look = self._end_silent
             tunables = conf.load()
             self._patience = tunables.lease_seconds + tunables.heartbeat_seconds

@@ -21,6 +21,8 @@ from typing import Any, Final
 
 from django.db import connections
 
+from ledger.cluster.pipes import Flag
+
 
 class Role(enum.IntEnum):
     """What a process is in its cluster."""
@@ -50,6 +52,7 @@ BIRTH: Final = struct.Struct("=ii")
 
 _DRAIN, _BEAT, _STARVED = range(3)
 _memory = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")
+_draining: Flag | None = None
 _libc: Any = None
 _births: tuple[int, int] | None = None
 _inherited: list[Any] = []
@@ -67,8 +70,16 @@ def get_drain() -> Drain:
 
 
 def raise_drain(to: Drain) -> None:
-    """Set the stop flag; it never goes back."""
-    _memory[_DRAIN] = max(_memory[_DRAIN], float(to))
+    """Set the stop flag; it never goes back. In the main process."""
+    if to > get_drain():
+        _memory[_DRAIN] = float(to)
+        if _draining is not None:
+            _draining.set()
+
+
+def list_stops() -> list[int]:
+    """Files that can be read once the stop flag is raised, for who waits for more than that."""
+    return [] if _draining is None else [_draining.fileno()]
 
 
 def beat() -> None:
@@ -98,12 +109,13 @@ def is_orphan() -> bool:
 
 def arm() -> int:
     """Make this process the main one of a cluster; the read end of the pipe of births."""
-    global role, cluster, _births, _libc
+    global role, cluster, _births, _libc, _draining
     if _births is not None:
         raise RuntimeError("this process has run a cluster before; start another process")
     role = Role.MAIN
     cluster = f"{socket.gethostname()[:80]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
     _libc = ctypes.CDLL(None)
+    _draining = Flag()
     _births = os.pipe()
     for end in _births:
         os.set_blocking(end, False)

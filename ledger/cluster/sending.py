@@ -17,6 +17,7 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from ledger.cluster import runtime
+from ledger.cluster.pipes import Flag
 from ledger.cluster.runtime import Role
 
 SENDER: Final = "ledger.sender.run_sender"
@@ -72,10 +73,10 @@ class SenderProcess:
 
 def _run_sender(function: str) -> None:
     # It goes on while the cluster drains: the last units may have something to tell.
-    told: list[int] = []
-    runtime.open_signals(lambda signum, frame: told.append(signum))
+    told = Flag()
+    runtime.open_signals(lambda signum, frame: told.set())
     try:
-        import_string(function)(lambda: bool(told) or runtime.is_orphan())
+        import_string(function)(lambda: told.is_set() or runtime.is_orphan(), [told.fileno()])
     except BaseException:
         log.exception("the sender ended")
     finally:

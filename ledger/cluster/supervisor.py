@@ -48,6 +48,9 @@ LET_GO_SECONDS: Final = 2.0
 LINGER_SECONDS: Final = 5.0
 """How long the sentinel, or what a step forked, may outlive the last worker in a stop."""
 LOOK_SECONDS: Final = 0.25
+"""Between two looks at a stop under way."""
+WATCH_SECONDS: Final = 1.0
+"""Between two while all runs: a signal, a birth and the sentinel's end are seen at once."""
 
 log = logging.getLogger(__name__)
 
@@ -116,12 +119,16 @@ class Supervisor:
     def _wait(self) -> bool:
         """Until something happened, or for one look; takes in who was born. Whether the look was a
         whole one: the births of many workers cut many short."""
+        runs = runtime.get_drain() is Drain.RUN
         news: list[Any] = [self._sentinel.sentinel] if self._sentinel.is_alive() else []
         if self._births is not None:
             news.append(self._births)
         if not news:  # only companions are left
             time.sleep(LOOK_SECONDS)
-        elif self._births in wait_readable(news, LOOK_SECONDS):
+        elif self._births in wait_readable(
+            [*news, *runtime.list_stops()] if runs else news,
+            WATCH_SECONDS if runs else LOOK_SECONDS,
+        ):
             self._take_births()
             return False
         return True
@@ -165,7 +172,7 @@ class Supervisor:
         if not self._sentinel.is_alive():
             self._fail(EXIT_LOST_PART, "the sentinel died")
         # In looks of our own, not by the clock: after a stop of all of us nobody is late.
-        elif self._silent_looks * LOOK_SECONDS > self._tunables.wedge_seconds:
+        elif self._silent_looks * WATCH_SECONDS > self._tunables.wedge_seconds:
             self._fail(EXIT_KILLED, "the sentinel is stuck")
         elif runtime.is_starved():
             self._fail(EXIT_KILLED, "a worker waited in vain for a ticket")
@@ -238,7 +245,7 @@ def _prepare_fork(workers: int, tunables: conf.Tunables) -> None:
     Conf.WORKERS = workers
     Conf.RECYCLE = tunables.recycle_tickets
     Conf.MAX_RSS = tunables.recycle_mb * 1024 or None
-    Conf.GUARD_CYCLE = 0.5
+    Conf.GUARD_CYCLE = 1.0  # a child's end begins a round at once
     Conf.SCHEDULER = Conf.SYNC = False
     Conf.DAEMONIZE_WORKERS = False  # a daemon may not use multiprocessing, and steps may
     Conf.SAVE_LIMIT = -1

@@ -32,6 +32,9 @@ LET_GO_STATUS: Final = 71
 AFTER_ERROR_SECONDS: Final = (0.3, 1.5)
 """Between these, so that a fleet does not come back to its database in one instant."""
 
+LOOK_SECONDS: Final = 0.25
+"""Between two looks at a worker that waits for its ticket."""
+
 PULSE_SECONDS: Final = 0.5
 """How often a worker shows that Python runs in it."""
 
@@ -54,7 +57,7 @@ class Worker:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex}"
         self.guardian = Guardian()
         self._tunables = conf.load()
-        self._waiter = Waiter(self.must_leave)
+        self._waiter = Waiter(self.must_leave, runtime.list_stops())
         self._told_to_leave = False
         self._waiting = False
         self._waited = 0.0
@@ -125,15 +128,15 @@ class Worker:
     def _take_signal(self, signum: int, frame: Any) -> None:
         self._told_to_leave = True
 
-    # --- What the guardian looks at, four times a second ---------------------------------------
+    # --- What the guardian looks at, four times a second, or once while the worker rests --------
 
-    def _watch(self) -> float:
+    def _watch(self) -> float | None:
         now = time.monotonic()
         if runtime.get_drain() is Drain.LET_GO or self._is_orphan_too_long(now):
             self._leave_at_once()
         if self._waiting and not self.must_leave():
             # Counted in looks, not by the clock: a process that was stopped has not waited.
-            self._waited += 0.25
+            self._waited += LOOK_SECONDS
             if self._waited > self._tunables.wedge_seconds:
                 runtime.report_starved()
         if not threading.main_thread().is_alive():
@@ -141,7 +144,9 @@ class Worker:
             self._over_since = self._over_since or now
             if now > self._over_since + LINGER_SECONDS:
                 os._exit(0)
-        return FLOOD_SECONDS if steplog.drain_output(0.2) > FLOOD_BYTES else 0.25
+        if steplog.drain_output(0.2) > FLOOD_BYTES:
+            return FLOOD_SECONDS
+        return LOOK_SECONDS if self._waiting else None
 
     def _is_orphan_too_long(self, now: float) -> bool:
         """A worker without a cluster may finish its unit, as long as a drain would have let it."""
