@@ -309,7 +309,9 @@ class Registration:
             "memory": psutil.Process().memory_info().rss,
         }  # fmt: skip
         with sql.atomic():
-            if not Worker.objects.filter(owner=self.engine.owner).update(**facts):
+            rows = Worker.objects.filter(owner=self.engine.owner)
+            # One that stood still since its last look may not have heard that it was declared dead.
+            if not rows.exclude(told__in=DEADS).update(**facts) and not rows.exists():
                 facts |= self._inherit()
                 Worker.objects.bulk_create(
                     [Worker(owner=self.engine.owner, started_at=clock.now(), **facts)]

@@ -210,6 +210,17 @@ def test_where_all_that_could_run_it_drain_the_product_says_so(db: None, flow: W
     assert queries.load_fleet().find_reason(task) == ""
 
 
+def test_a_worker_that_has_not_heard_that_it_is_dead_beats_no_more(
+    db: None, flow: Workflow
+) -> None:
+    """It stood still between its last look and its beat."""
+    make_worker(flow)
+    declare_dead(OWNER, actor=OPERATOR)
+    before = Worker.objects.values().get()
+    Registration(Engine(OWNER)).tick()
+    assert Worker.objects.values().get() == before
+
+
 def register(owner: str, cluster: str) -> None:
     """A process of the cluster comes."""
     Registration(Engine(owner), cluster).tick()
