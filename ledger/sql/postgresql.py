@@ -60,9 +60,8 @@ WITH me AS (
   UPDATE longwatch_task t SET {advance}, fence = t.fence + 1, event_seq = t.event_seq + 1,
     lease_until = {lease}, claimed_at = {now}
   WHERE {guard} AND {plain}
-  RETURNING t.id, t.fence, t.claimed_at, t.event_seq AS seq),
-stored AS ({store})
-SELECT fence, claimed_at FROM me"""
+  RETURNING t.id, t.event_seq AS seq)
+{store} RETURNING fence + 1, finished_at"""
 
 PICK = """SELECT t.id, t.rank, t.lane FROM longwatch_task t JOIN (
     SELECT h.id, g.place FROM unnest(%(lanes)s::text[], %(workflows)s::text[], %(versions)s::text[],
@@ -93,40 +92,42 @@ CLAIM = """
 WITH pick AS MATERIALIZED ({pick})
 UPDATE longwatch_task t SET {take} FROM pick WHERE t.id = pick.id RETURNING {columns}"""
 
+ENDED = """ended AS (
+  INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, turn, fence, data)
+  SELECT id, seq + 1, {now}, 'completed', 'worker:' || %(owner)s, %(step_name)s, %(turn)s,
+    %(fence)s, '{{}}'::jsonb FROM settled),
+"""
+
 # The shape that holds under races: `me` locks the own row and is all that may block; `pick` runs
 # after it and skips what others hold; nothing after `pick` can wait for anyone.
 SETTLE = """
 WITH me AS MATERIALIZED (
   SELECT t.id, t.lane, {micros} - t.priority * 60000000::bigint AS place FROM longwatch_task t
-  WHERE {guard} AND (%(finish)s OR ({plain})) FOR UPDATE),
+  WHERE {guard} AND ({finish} OR ({plain})) FOR UPDATE),
 pick AS MATERIALIZED ({pick}),
 keep AS MATERIALIZED (
-  SELECT me.id, me.place, NOT %(finish)s AND NOT EXISTS (
+  SELECT me.id, me.place, NOT {finish} AND NOT EXISTS (
     SELECT 1 FROM pick WHERE pick.lane <> me.lane OR pick.rank <= me.place) AS stays FROM me),
 settled AS (
-  UPDATE longwatch_task t SET {advance}, event_seq = t.event_seq + 1 + %(finish)s::int,
-    status = CASE WHEN %(finish)s THEN 'completed' WHEN k.stays THEN 'running' ELSE 'queued' END,
-    result = CASE WHEN %(finish)s THEN %(result)s::jsonb ELSE t.result END,
+  UPDATE longwatch_task t SET {advance}, event_seq = t.event_seq + 1 + {finish}::int,
+    status = CASE WHEN {finish} THEN 'completed' WHEN k.stays THEN 'running' ELSE 'queued' END,
+    result = CASE WHEN {finish} THEN %(result)s::jsonb ELSE t.result END,
     fence = t.fence + k.stays::int,
     lease_owner = CASE WHEN k.stays THEN t.lease_owner ELSE '' END,
     lease_until = CASE WHEN k.stays THEN {lease} END,
     claimed_at = CASE WHEN k.stays THEN {now} ELSE t.claimed_at END,
-    rank = CASE WHEN k.stays OR %(finish)s THEN t.rank ELSE k.place END,
-    available_at = CASE WHEN k.stays OR %(finish)s THEN t.available_at ELSE {now} END,
-    finished_at = CASE WHEN %(finish)s THEN {now} END,
-    cancel_requested = t.cancel_requested AND NOT %(finish)s,
-    pause_requested = t.pause_requested AND NOT %(finish)s,
-    wall_left = CASE WHEN %(finish)s THEN extract(epoch FROM t.wall_until - {now}) END,
-    wall_until = CASE WHEN NOT %(finish)s THEN t.wall_until END
+    rank = CASE WHEN k.stays OR {finish} THEN t.rank ELSE k.place END,
+    available_at = CASE WHEN k.stays OR {finish} THEN t.available_at ELSE {now} END,
+    finished_at = CASE WHEN {finish} THEN {now} END,
+    cancel_requested = t.cancel_requested AND NOT {finish},
+    pause_requested = t.pause_requested AND NOT {finish},
+    wall_left = CASE WHEN {finish} THEN extract(epoch FROM t.wall_until - {now}) END,
+    wall_until = CASE WHEN NOT {finish} THEN t.wall_until END
   FROM keep k WHERE t.id = k.id
   RETURNING t.id, t.fence, t.claimed_at, k.stays, t.status, t.lane, t.workflow,
-    t.workflow_version, t.event_seq - %(finish)s::int AS seq),
+    t.workflow_version, t.event_seq - {finish}::int AS seq),
 stored AS ({store}),
-ended AS (
-  INSERT INTO longwatch_event (task_id, seq, at, kind, actor, step, turn, fence, data)
-  SELECT id, seq + 1, {now}, 'completed', 'worker:' || %(owner)s, %(step_name)s, %(turn)s,
-    %(fence)s, '{{}}'::jsonb FROM settled WHERE %(finish)s),
-taken AS (
+{ended}taken AS (
   UPDATE longwatch_task t SET {take} FROM pick, keep WHERE t.id = pick.id AND NOT keep.stays
   RETURNING {columns})
 SELECT CASE WHEN s.stays THEN s.fence END, CASE WHEN s.stays THEN s.claimed_at END, taken.*,
@@ -200,8 +201,9 @@ def _write(name: str, offset: float) -> tuple[str, list[str]]:
             )
             for which, pick in picks.items()
         },
+        # Two texts and no parameter: a generic plan takes both courses along at each execution.
         **{
-            f"settle{which}": SETTLE.format(
+            f"{kind}{which}": SETTLE.format(
                 **common,
                 pick=pick.format(heads=HEADS_PER_GROUP, when=after_me),
                 take=take,
@@ -209,8 +211,11 @@ def _write(name: str, offset: float) -> tuple[str, list[str]]:
                 channel=CHANNEL,
                 store=STORE.format(now=now, source="settled"),
                 micros=micros,
+                finish=finish,
+                ended=ENDED.format(now=now) if kind == "finish" else "",
             )
             for which, pick in picks.items()
+            for kind, finish in (("yield", "FALSE"), ("finish", "TRUE"))
         },
         "beat": BEAT.format(lease=lease),
         "groups": GROUPS,
@@ -325,11 +330,12 @@ def checkpoint(
     }  # fmt: skip
     if groups is None and unit.result is None:
         return _find_one(_execute("keep", params))
-    params |= {"finish": unit.result is not None, "result": unit.result}
+    params["result"] = unit.result
+    kind = "yield" if unit.result is None else "finish"
     if this is not None:
-        rows = _execute("settle_this", params | {"task": this})
+        rows = _execute(f"{kind}_this", params | {"task": this})
     else:
-        rows = _execute_pick("settle", params, groups or ())
+        rows = _execute_pick(kind, params, groups or ())
     return rows[0][:-1] if rows else None
 
 

@@ -95,11 +95,15 @@ def test_it_drops_and_stalls(proxy: Proxy) -> None:
 
 
 def test_the_products_own_statements_are_known() -> None:
-    for name, label in (
-        ("settle", "settle"), ("keep", "keep"), ("claim", "claim"), ("beat", "beat"),
-        ("insert", "submit"), ("groups", None),
-    ):  # fmt: skip
-        text, _ = postgresql._write(name, 0.0)
+    texts = [
+        (postgresql._write(name, 0.0)[0], label)
+        for name, label in (
+            ("yield", "settle"), ("finish", "settle"), ("keep", "keep"), ("claim", "claim"),
+            ("beat", "beat"), ("groups", None),
+        )
+    ]  # fmt: skip
+    texts.append((postgresql._write_insert(frozenset({"id"}), 0.0)[0], "submit"))
+    for text, label in texts:
         talk = wire.Conversation()
         parse = b"P\0\0\0\0s1\0" + text.encode() + b"\0\0\0"
         assert talk.read_request(parse) is None

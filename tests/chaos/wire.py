@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 HOT = {
     "settle": r"settled AS \(",
-    "keep": r"stored AS \(.*FROM me$",
+    "keep": r"FROM me RETURNING fence",
     "claim": r"^\s*WITH pick AS MATERIALIZED",
     "beat": r"beat = t\.beat \+ 1\s+FROM unnest",
     "submit": r"INSERT INTO longwatch_task ",
