@@ -32,6 +32,10 @@ SAMPLE: Final = 200
 """Tasks of a workflow that are looked at, the newest finished ones."""
 
 
+EMPTY: Final = 500_000
+"""Bytes that a table may take while it holds nothing; above them it was emptied and takes room."""
+
+
 class Table(NamedTuple):
     """One table of the ledger; bytes of its rows and of its indexes."""
 
@@ -55,13 +59,13 @@ class PerTask(NamedTuple):
 
 
 def measure_tables() -> list[Table]:
-    """Every table that holds something, the largest first. Rows of large ones are estimates on
-    PostgreSQL. On SQLite it reads the whole file."""
+    """Every table that holds something or takes room, the largest first. Rows of large ones are
+    estimates on PostgreSQL. On SQLite it reads the whole file."""
     names = sorted(
         model._meta.db_table for model in apps.get_app_config("longwatch_ledger").get_models()
     )
     measure = _measure_postgresql if connection.vendor == "postgresql" else _measure_sqlite
-    found = [table for table in measure(names) if table.rows]
+    found = [one for one in measure(names) if one.rows or one.size + one.indexes > EMPTY]
     return sorted(found, key=lambda table: -(table.size + table.indexes))
 
 
@@ -105,7 +109,7 @@ def _measure_sqlite(names: list[str]) -> list[Table]:
 def measure_workflows() -> list[PerTask]:
     """What a finished task of each workflow takes, the newest of them first; a row counts as much
     as its table has bytes a row."""
-    a_row = {t.name: (t.size + t.indexes) / t.rows for t in measure_tables()}
+    a_row = {t.name: (t.size + t.indexes) / max(1, t.rows) for t in measure_tables()}
     over = Task.objects.exclude(finished_at=None).order_by()
     names = over.values("workflow").annotate(last=Max("finished_at")).order_by("-last")[:100]
     return [_measure_workflow(name, a_row) for name in names.values_list("workflow", flat=True)]

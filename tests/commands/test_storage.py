@@ -42,3 +42,28 @@ def test_every_table_and_a_task_of_each_workflow_is_measured(
     said = capsys.readouterr().out
     assert "longwatch_step_output" in said
     assert "past" in said.splitlines()[-1]
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_table_that_was_emptied_is_told_for_the_room_that_it_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Retention leaves it so, and only VACUUM FULL gives it back."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO longwatch_visit (actor, seen_at) "
+            "SELECT repeat('x', 60) || n, now() FROM generate_series(1, 20000) AS n"
+        )
+        cursor.execute("DELETE FROM longwatch_visit")
+        cursor.execute("VACUUM (ANALYZE) longwatch_visit")
+    call_command("storage", json=True)
+    tables = {one["name"]: one for one in json.loads(capsys.readouterr().out)["tables"]}
+    try:
+        assert tables["longwatch_visit"]["rows"] == 0
+        assert tables["longwatch_visit"]["indexes"] > 500_000
+        call_command("storage")
+        assert "longwatch_visit" in capsys.readouterr().out
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("VACUUM FULL longwatch_visit")

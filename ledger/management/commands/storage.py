@@ -38,7 +38,7 @@ class Command(LedgerCommand):
             whole = table.size + table.indexes
             self.stdout.write(
                 f"{table.name:<32}{table.rows:>12,}{table.size / 1e6:>10,.1f}"
-                f"{table.indexes / 1e6:>12,.1f}{whole / table.rows:>13,.0f}"
+                f"{table.indexes / 1e6:>12,.1f}{whole / max(1, table.rows):>13,.0f}"
             )
         self.stdout.write(f"{files[0]:,} files on record, {files[1] / 1e6:,.1f} MB\n")
         head = f"{'a finished task of':<32}{'units':>12}{'bytes':>10}{'a unit':>12}{'files':>13}"
