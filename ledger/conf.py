@@ -133,8 +133,9 @@ def parse_money(value: str | int | Decimal, name: str = "cost") -> int:
 
     A float is refused: 0.1 is not a tenth, and sums of money must add up.
     """
-    if isinstance(value, float):
-        raise ValueError(f"{name}: {value!r} is a float; write a decimal string such as '5.00'")
+    if isinstance(value, (float, bool)):
+        kind = type(value).__name__
+        raise ValueError(f"{name}: {value!r} is a {kind}; write a decimal string such as '5.00'")
     try:
         amount = Decimal(value)
         # Judged before int(), which takes a minute for the seven bytes of 1e999990.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -48,15 +49,20 @@ def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_one(name: str, value: Any) -> Any:
+    if name not in SETTINGS:
+        raise InvalidInput(name, f"is no setting of a lane; there are {', '.join(SETTINGS)}")
     if name == "per":
-        if value not in PERIODS:
+        if not isinstance(value, str) or value not in PERIODS:
             raise InvalidInput(name, f"takes one of {', '.join(PERIODS)}")
         return value
     if value is None and name not in _NEEDED:
         return None
     if name.startswith("cost"):
         try:
-            return conf.parse_money(value, name)
+            nano = conf.parse_money(value, name)
+            if nano == 0 and Decimal(value) > 0:
+                raise ValueError(f"{name}: {value} is less than a billionth, so nothing at all")
+            return nano
         except ValueError as error:
             raise InvalidInput(name, str(error).removeprefix(f"{name}: ")) from None
     least, most = 0 if name.startswith("tokens") else 1, _RANGES[name]

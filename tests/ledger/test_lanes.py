@@ -12,6 +12,7 @@ import pytest
 from django.test import override_settings
 
 from ledger import clock, lanebudgets, lanes, limits, picking, states
+from ledger.errors import InvalidInput
 from ledger.models import AuditEntry, Event, Lane, Spend, Task, Worker
 from ledger.queries.fleet import describe_known
 from ledger.runner import Engine, run_attempt
@@ -364,6 +365,21 @@ def test_sums_are_the_same_however_old_their_parts_are(flow: Workflow) -> None:
     counted = lanebudgets.read_used(["tenant"])
     lanebudgets._kept = None
     assert counted == lanebudgets.read_used(["tenant"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("per", []), ("per", None), ("paused", True), ("name", "other"), ("cost_day", True),
+     ("cost_day", "0.0000000001"), ("cost_month", "1,50"), ("cost_month", 1.5), ("weight", 0),
+     ("weight", -1), ("cap", 0), ("rate", 10**9), ("rate", 1e-9), ("burst", None)],
+)  # fmt: skip
+def test_a_setting_that_means_nothing_is_refused_by_its_name(
+    db: None, name: str, value: Any
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        set_lane("tenant", {name: value}, actor=CLIENT)
+    assert caught.value.field == name
+    assert not Lane.objects.exists()
 
 
 def test_every_change_of_a_lane_is_on_record(flow: Workflow) -> None:
