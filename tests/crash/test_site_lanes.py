@@ -14,14 +14,14 @@ from uuid import UUID
 import pytest
 
 from ledger.errors import WrongStatus
-from ledger.models import Event, StepOutput, Task
-from ledger.transitions.lanes import set_lane
+from ledger.models import Event, Spend, StepOutput, Task
+from ledger.transitions.lanes import run_one, set_lane
 from ledger.transitions.operators import cancel_task, restart_task
 from ledger.transitions.submit import submit_task
 from ledger.workflows import registered
 from tests.crash.cluster_kit import wait_for
 from tests.crash.conftest import StartSite
-from tests.crash.flows import keyed, paced
+from tests.crash.flows import brief, keyed, paced
 from tests.factories import CLIENT
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db(transaction=True)]
@@ -103,6 +103,69 @@ def test_a_key_is_one_tasks_however_its_workers_end(start_site: StartSite) -> No
         for (_, end), (start, _) in itertools.pairwise(times):
             # SQLite reads the clock for an end a moment after it did so for the next claim.
             assert start >= end - dt.timedelta(seconds=0.1), (key, times)
+
+
+def test_rates_pauses_and_budgets_hold_with_kills(start_site: StartSite) -> None:
+    """A lane's rate with its burst, one task let through a pause, a day's money and a month's
+    tokens: four workers, each lane's killed once."""
+    bounds = {"rated": {"rate": 10, "burst": 3}, "poor": {"cost_day": "1.00"},
+              "short": {"tokens_month": 100}, "shut": {}}  # fmt: skip
+    for lane, settings in bounds.items():
+        set_lane(lane, settings, actor=CLIENT, paused=True)
+    left = Task.objects.filter(finished_at=None)
+    with start_site(LONGWATCH_WORKERS=4) as cluster, registered(brief):
+        work = {"sink": str(cluster.sink), "seconds": 0.05, "turns": 1}
+        for lane, more, count in (
+            ("rated", {}, 30),
+            ("poor", {"cost": "0.10"}, 150),
+            ("short", {"cost": "0.01"}, 150),
+            ("shut", {"turns": 40}, 3),
+        ):
+            for _ in range(count):
+                submit_task(workflow=brief, actor=CLIENT, lane=lane, input=work | more)
+        chosen = wait_for("a worker is known", lambda: let_through("shut"))
+        for lane in ("rated", "poor", "short"):
+            set_lane(lane, {}, actor=CLIENT, paused=False)
+        killed: set[str] = set()
+
+        def look() -> bool:
+            running = Task.objects.filter(status="running").exclude(lane__in=killed)
+            for lane, owner in list(running.values_list("lane", "lease_owner")):
+                if lane not in killed and cluster.kill_owner(owner):
+                    killed.add(lane)
+            return not left.filter(lane="rated").exists() and not left.filter(pk=chosen).exists()
+
+        wait_for("those that may have run", look, 90)
+        assert killed >= {"rated", "shut"}
+        wait_for("nothing runs", lambda: not Task.objects.filter(status="running").exists(), 60)
+        assert left.filter(lane="shut", started_at=None).count() == 2
+        for lane, bound in (("poor", "cost_day"), ("short", "tokens_month")):
+            assert left.filter(lane=lane).exists(), "the budget held"
+            spent = list(Spend.objects.filter(lane=lane).order_by("at"))
+            amounts = [one.cost / 10**9 if bound == "cost_day" else one.tokens_out / 100
+                       for one in spent]  # fmt: skip
+            full = next(at for at, sum_ in enumerate(itertools.accumulate(amounts)) if sum_ >= 1)
+            # What another process began within two seconds, and a second for a call under way.
+            late = spent[full].at + dt.timedelta(seconds=2 + 1)
+            assert spent[-1].at <= late, (lane, len(spent), full)
+    starts = sorted(find_starts("rated"))
+    for first, last in itertools.combinations(range(len(starts)), 2):
+        seconds = (starts[last] - starts[first]).total_seconds()
+        assert last - first + 1 <= 3 + 1 + 10 * seconds, "the rate was passed"
+
+
+def let_through(lane: str) -> UUID | None:
+    with contextlib.suppress(WrongStatus):
+        return run_one(lane, actor=CLIENT)
+    return None
+
+
+def find_starts(lane: str) -> list[dt.datetime]:
+    """When its units started, those of lost attempts included."""
+    reclaimed = Event.objects.filter(kind="reclaimed", task__lane=lane)
+    starts = [event.at.fromisoformat(event.data["started_at"]) for event in reclaimed]
+    outputs = StepOutput.objects.filter(task__lane=lane)
+    return starts + list(outputs.values_list("started_at", flat=True))
 
 
 def find_most() -> int:
