@@ -95,6 +95,7 @@ def test_short_tasks_finish_while_a_long_one_goes_on(start_site: StartSite) -> N
             wait_for_status(long, "cancelled")
 
 
+@pytest.mark.timeout(300 if PROOF else 120)
 @pytest.mark.parametrize("workers", [2, 4])
 def test_weights_are_shares_of_full_lanes(start_site: StartSite, workers: int) -> None:
     """Of one-unit tasks, counted among those that started while both lanes had some in store."""
@@ -104,7 +105,7 @@ def test_weights_are_shares_of_full_lanes(start_site: StartSite, workers: int) -
         with_both = int((heavy // 3) * 4 * 0.9)
         fill(cluster, heavy=heavy, light=light)
         rows = StepOutput.objects.order_by("started_at")
-        wait_for("so many ran", lambda: rows.count() >= with_both, 100)
+        wait_for("so many ran", lambda: rows.count() >= with_both, 250 if PROOF else 100)
     counts = Counter(rows.values_list("task__lane", flat=True)[:with_both])
     assert 2.7 <= counts["heavy"] / counts["light"] <= 3.3, counts
 
