@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
-from django.contrib.admin import AdminSite
+from django.contrib.admin import AdminSite, autodiscover
 from django.contrib.auth.views import LogoutView, redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
@@ -26,6 +26,16 @@ class LongwatchAdmin(AdminSite):
     site_header = "Longwatch admin"
     site_title = "Longwatch"
     index_title = "Raw rows and people"
+
+    def get_urls(self) -> Any:
+        """Of every app's `admin` module, which is imported here first."""
+        autodiscover()
+        return super().get_urls()
+
+    def check(self, app_configs: Any) -> Any:
+        """The same modules, for `manage.py check`."""
+        autodiscover()
+        return super().check(app_configs)
 
     def has_permission(self, request: HttpRequest) -> bool:
         """By role, as everywhere; Django's staff flag plays no part."""

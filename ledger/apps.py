@@ -17,9 +17,9 @@ class LedgerConfig(AppConfig):
         """Check the tunables once, at start: a bad one must not first show up in a worker."""
         from ledger import conf
         from ledger.alerts import addresses
-        from ledger.checks import CHECKS
+        from ledger.checks import CHECKS, TAG
 
         conf.load()
         addresses.load_networks()
         for check in CHECKS:
-            checks.register(check)
+            checks.register(check, TAG)

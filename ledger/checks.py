@@ -230,3 +230,6 @@ CHECKS = (
     check_library,
 )  # fmt: skip
 """What is registered with Django."""
+
+TAG = "longwatch"
+"""Of all of them: `manage.py check --tag longwatch`."""

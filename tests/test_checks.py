@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -185,3 +186,14 @@ def test_the_page_lists_every_check_there_is() -> None:
     there = re.findall(r'id="(longwatch\.[EW]\d+)"', Path(checks.__file__).read_text())
     page = (ROOT / "docs" / "operating.md").read_text()
     assert sorted(there) == sorted(re.findall(r"^\| `(longwatch\.[EW]\d+)`", page, re.MULTILINE))
+
+
+def test_a_worker_starts_without_the_pages(tmp_path: Path) -> None:
+    shown = (
+        "import sys; from ledger.management.commands.qcluster import Command as Start; "
+        "Start().check(tags=Start.requires_system_checks); print(*sys.modules)"
+    )
+    done = run(os.environ | {"LONGWATCH_VAR": str(tmp_path)}, "shell", "-v0", "-c", shown)
+    loaded = set(done.stdout.split())
+    assert {"ledger.cluster", "ledger.transitions", "dashboard"} <= loaded
+    assert not loaded & {"harness_site.urls", "dashboard.views", "ledger.api.urls", "ledger.admin"}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from django.core.checks import Tags
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ledger.checks import check_workers
+from ledger.checks import TAG, check_workers
 from ledger.cluster import supervise
 
 
@@ -18,6 +19,9 @@ class Command(BaseCommand):
         "Run the workers in the foreground. SIGTERM or Ctrl-C to this process: units in hand "
         "finish within LONGWATCH_DRAIN_SECONDS; a later second one gives their leases back at once."
     )
+
+    # Not those of addresses, forms and templates, which load all the pages: 0.7 s of the start.
+    requires_system_checks = (TAG, Tags.models, Tags.caches)
 
     def add_arguments(self, parser: CommandParser) -> None:
         """`--workers` wins over LONGWATCH_WORKERS."""
