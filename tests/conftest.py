@@ -15,6 +15,7 @@ from django.conf import settings
 from django.db import connection
 
 from ledger import clock
+from tests import emptying
 from tests.rings import find_chromium
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,6 +73,7 @@ class Tally:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Report to the runner that started this ring, if one did."""
+    emptying.install()
     if file := os.environ.get("LONGWATCH_TEST_TALLY"):
         config.pluginmanager.register(Tally(Path(file)), "ring-tally")
 
