@@ -346,10 +346,10 @@ def test_one_key_inside_of_transactions_makes_one_task(flow: Workflow, together:
 
 
 def test_several_sweepers_promote_each_task_once(flow: Workflow, together: Crew) -> None:
-    soon = clock.read() + dt.timedelta(seconds=5)
+    later = clock.read() + dt.timedelta(hours=1)
     for _ in range(40):
-        submit(flow, not_before=soon)
-    clock.offset += 6
+        submit(flow, not_before=later)
+    clock.offset += 3601
 
     def sweep_all() -> int:
         moved = 0
