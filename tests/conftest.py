@@ -49,6 +49,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+def pytest_collection_finish() -> None:
+    """A module that a test writes is not taken from a cache: they go by whole seconds."""
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+
+
 class Tally:
     """Counts for tests/rings.py how many tests ran, and names those that failed."""
 

@@ -7,7 +7,12 @@ cluster of its own, which ends with it.
 import atexit
 import os
 import shutil
+import sys
 import tempfile
+
+# Whatever the environment says, until the tests are collected (tests/conftest.py): each process of
+# a test compiled the product anew, 0.6 s for a web server, and each ring all asserts, 7 s.
+sys.dont_write_bytecode = False
 
 RING = os.environ.setdefault("LONGWATCH_TEST_RING", "sqlite")
 

@@ -28,10 +28,11 @@ from tests.factories import make_workflow, submit
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.django_db]
 
+TURNING = frozenset("LRE RLE LRO RLO PDF LRI RLI FSI PDI".split())
 HIDDEN = {
     sign for sign in map(chr, range(sys.maxunicode + 1))
     if unicodedata.category(sign) in {"Cc", "Zl", "Zp"}
-    or unicodedata.bidirectional(sign) in "LRE RLE LRO RLO PDF LRI RLI FSI PDI".split()
+    or unicodedata.bidirectional(sign) in TURNING
 }  # fmt: skip
 """What breaks a line, moves a terminal's cursor or turns text around."""
 
