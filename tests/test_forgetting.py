@@ -256,7 +256,7 @@ def test_a_whole_task_goes_and_the_audit_log_keeps_what_it_was(client: Client) -
     result = queries.show_task(key)["result"]
     Task.objects.filter(pk=key).update(idempotency_key="k")
     clock.offset = 400 * DAY
-    assert forget() == {forgetting.TASKS: 1, "needed": 1}, "children first"
+    assert forget() == {forgetting.TASKS: 1, forgetting.CONTENTS: 1}, "children first"
     assert forget() == {forgetting.TASKS: 1}
     assert not Task.objects.exists()
     call_command("collect", hours=0, verbosity=0)
