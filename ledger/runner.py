@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 CONTACT_SECONDS = 0.05
 """Between two looks whether the guardian has the database."""
+BUSY_SECONDS = 0.1
+"""A worker with that much to do in one go wants no wake-ups until it is idle again."""
 
 
 class TransactionLeftOpen(Exception):
@@ -164,10 +166,11 @@ def run_resident(
     until: float,
     guardian: Guardian,
     idle: Callable[[float], bool | None],
+    turn_away: Callable[[], None] = lambda: None,
 ) -> int:
     """Run units of any tasks until `stop` or `until` (monotonic); returns how many.
 
-    Idles through `idle`, which a wake-up cuts short. Database errors leave it, and the next
+    Idles through `idle`, which a wake-up cuts short; `turn_away` stops those meanwhile. Database errors leave it, and the next
     ticket begins by looking for what this process still holds.
     """
     engine = open_engine(owner, guardian)
@@ -191,6 +194,8 @@ def run_resident(
                 guardian.rouse()
             while held is not None:
                 held = run_attempt(engine, held)
+                if time.monotonic() - engine.looked > BUSY_SECONDS:
+                    turn_away()
         except BaseException:
             engine.suspect = True
             engine.heart.drop()

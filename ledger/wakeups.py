@@ -92,6 +92,7 @@ class Waiter:
         self._stop, self._stops = stop, list(stops)
         self._using = using
         self._listener: BaseDatabaseWrapper | None = None
+        self._listens = False
         self._version: int | None = None
 
     def idle(self, seconds: float) -> bool:
@@ -112,6 +113,18 @@ class Waiter:
             return True
         return False
 
+    def turn_away(self) -> None:
+        """Hear nothing until the next wait, which looks for what came meanwhile: a session that
+        listens runs a transaction for each notification, also while its worker is busy."""
+        if self._listener is not None and self._listens:
+            self._listens = False
+            try:
+                with self._listener.cursor() as cursor:
+                    cursor.execute(f"UNLISTEN {CHANNEL}")
+            except DatabaseError as error:
+                log.warning("can't wait for wake-ups: %s", error)
+                self.close()
+
     def close(self) -> None:
         """Give up the listening connection; the next wait opens a new one."""
         if self._listener is not None:
@@ -120,8 +133,11 @@ class Waiter:
 
     def _hear(self, seconds: float) -> bool:
         """PostgreSQL: True if notified, or if what came before LISTEN has to be looked for."""
-        if self._listener is None:
-            self._listener = _open_listener(self._using)
+        if self._listener is None or not self._listens:
+            self._listener = self._listener or _copy_connection(self._using)
+            with self._listener.cursor() as cursor:
+                cursor.execute(f"LISTEN {CHANNEL}")
+            self._listens = True
             return True
         raw: Any = self._listener.connection
         longest = seconds if self._stops else min(seconds, STOP_SECONDS)
@@ -149,15 +165,13 @@ class Waiter:
             return False  # another worker took it
 
 
-def _open_listener(using: str) -> BaseDatabaseWrapper:
+def _copy_connection(using: str) -> BaseDatabaseWrapper:
     wrapper: BaseDatabaseWrapper = connections[using].copy()
     options = wrapper.settings_dict["OPTIONS"]
     options.pop("pool", None)
     # A peer that vanished without a word is noticed in a minute, not in two hours.
     for name, value in (("idle", 30), ("interval", 10), ("count", 3)):
         options.setdefault(f"keepalives_{name}", value)
-    with wrapper.cursor() as cursor:
-        cursor.execute(f"LISTEN {CHANNEL}")
     return wrapper
 
 

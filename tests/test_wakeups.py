@@ -51,6 +51,29 @@ def test_the_first_wait_ends_at_once(waiter: Waiter) -> None:
     another.close()
 
 
+@pytest.mark.postgresql
+def test_who_has_turned_away_hears_nothing_and_then_looks_for_what_it_missed(
+    waiter: Waiter,
+) -> None:
+    """A listening session runs a transaction for each notification."""
+
+    def list_channels() -> list[str]:
+        assert waiter._listener is not None
+        with waiter._listener.cursor() as cursor:
+            cursor.execute("SELECT pg_listening_channels()")
+            return [name for (name,) in cursor.fetchall()]
+
+    assert list_channels() == [wakeups.CHANNEL]
+    waiter.turn_away()
+    assert list_channels() == []
+    sql.wake_workers()
+    assert idle_in_time(waiter)
+    assert list_channels() == [wakeups.CHANNEL]
+    assert not waiter.idle(0.3)
+    sql.wake_workers()
+    assert idle_in_time(waiter)
+
+
 @pytest.mark.both_databases
 def test_a_wait_without_news_lasts_as_long_as_asked(waiter: Waiter) -> None:
     begun = time.monotonic()

@@ -100,6 +100,7 @@ class Worker:
                 until=time.monotonic() + self._tunables.ticket_seconds,
                 guardian=self.guardian,
                 idle=self._waiter.idle,
+                turn_away=self._waiter.turn_away,
             )
         except (
             DatabaseError,
