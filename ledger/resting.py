@@ -21,6 +21,9 @@ IDLE_SECONDS = (0.8, 1.2)
 REST_SECONDS = 10.0
 """Longest time between two looks of the main thread."""
 
+BUSY_SECONDS = 0.1
+"""A worker with that much to do in one go wants no wake-ups until it is idle again."""
+
 
 def rest(engine: Engine, idle: Callable[[float], bool | None], until: float) -> None:
     """After a look that found nothing: wait until there may be something, at most `until`

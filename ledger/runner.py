@@ -41,7 +41,7 @@ from ledger.guardian import Guardian
 from ledger.heartbeat import Heart
 from ledger.orders import Orders
 from ledger.picking import Picker
-from ledger.resting import rest
+from ledger.resting import BUSY_SECONDS, rest
 from ledger.sql import Claimed, claim_task
 from ledger.sweeper import Sweeper
 from ledger.transitions import budgets, endings, holder
@@ -52,8 +52,6 @@ log = logging.getLogger(__name__)
 
 CONTACT_SECONDS = 0.05
 """Between two looks whether the guardian has the database."""
-BUSY_SECONDS = 0.1
-"""A worker with that much to do in one go wants no wake-ups until it is idle again."""
 
 
 class TransactionLeftOpen(Exception):
@@ -170,8 +168,8 @@ def run_resident(
 ) -> int:
     """Run units of any tasks until `stop` or `until` (monotonic); returns how many.
 
-    Idles through `idle`, which a wake-up cuts short; `turn_away` stops those meanwhile. Database errors leave it, and the next
-    ticket begins by looking for what this process still holds.
+    Idles through `idle`, which a wake-up cuts short; `turn_away` wants none while it is busy.
+    Database errors leave it, and the next ticket looks first for what this process still holds.
     """
     engine = open_engine(owner, guardian)
     hears = guardian.is_alive()
