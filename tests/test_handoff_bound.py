@@ -149,6 +149,7 @@ def task() -> Any:
         yield submit(flow)
 
 
+@pytest.mark.timeout(300)  # seen: 131 s for the three of this file beside a whole gate
 @examples(
     max_examples=2_000 if os.environ.get("LONGWATCH_TEST_PROOF") else 25, deadline=None,
     phases=[Phase.explicit, Phase.generate],  # to shrink rows of a database takes minutes
