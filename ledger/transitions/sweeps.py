@@ -201,11 +201,12 @@ def _promote_all(tasks: list[Task], now: dt.datetime) -> None:
         if connection.vendor == "postgresql"
         else "CAST((julianday(available_at) - 2440587.5) * 86400000000 AS integer)"
     )
+    rank = f"{micros} - priority * CAST({conf.RANK_PER_PRIORITY} AS bigint)"  # else an integer
     Task.objects.filter(pk__in=[task.pk for task in tasks], status=states.SCHEDULED).update(
         status=states.QUEUED, updated_at=now,
         status_reason=Case(When(ending__isnull=True, then=Value("")),
                            default=Value(states.COMPENSATING)),
-        rank=RawSQL(f"{micros} - priority * 60000000", []),
+        rank=RawSQL(rank, []),
         wall_until=RawSQL(f"coalesce(wall_until, {going_on})", []), wall_left=None,
         event_seq=F("event_seq") + 1, revision=F("revision") + 1,
     )  # fmt: skip

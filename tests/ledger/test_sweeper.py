@@ -335,6 +335,17 @@ def test_a_sweep_is_bounded(kind: str, make: Callable[[Workflow], Task], flow: W
     assert [getattr(sweep(limit=2), kind) for _ in range(3)] == [2, 1, 0]
 
 
+@pytest.mark.parametrize("priority", [-100, 100])
+def test_a_task_of_any_priority_is_promoted(priority: int, flow: Workflow) -> None:
+    task = submit(flow, priority=priority, not_before=clock.read() + dt.timedelta(seconds=60))
+    due = Task.objects.get(pk=task.pk).rank
+    clock.offset += 70
+    assert sweeps.promote_due() == 1
+    promoted = Task.objects.get(pk=task.pk)
+    assert promoted.status == states.QUEUED
+    assert promoted.rank == pytest.approx(due, abs=1000), "the time it was due at, as at first"
+
+
 def test_a_full_batch_leaves_no_pause(flow: Workflow, clocks: Clocks) -> None:
     soon = clock.read() + dt.timedelta(seconds=5)
     for _ in range(101):
