@@ -84,7 +84,9 @@ class Picker:
         that had work last. None of several lanes, whose turns would not count."""
         if len({group[0] for group in self._last}) != 1:
             return []
-        return [] if self._book.get(self._last[0][0]).closed else self._last
+        # Without their floors: what has come since may rank before all that was there.
+        last: list[Group] = [(lane, name, version) for lane, name, version in self._last]
+        return [] if self._book.get(last[0][0]).closed else last
 
     def choose(self, *, fresh: bool = False, woken: bool = False) -> list[Group]:
         """Groups for a claim, the lane whose turn it is first. Reads them anew when stale.

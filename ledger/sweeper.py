@@ -18,6 +18,7 @@ from django.db import connection
 from ledger import clock, conf, sql
 from ledger.bulk.doing import do_pending
 from ledger.conf import Tunables
+from ledger.sql.columns import by_partial_index
 from ledger.transitions import sweeps
 
 MAX_SECONDS = 1.0
@@ -28,24 +29,34 @@ MIN_SECONDS = 0.005
 RECENT_SECONDS = 600
 
 _LOOK = """SELECT {now},
-  (SELECT min(available_at) FROM longwatch_task WHERE status = 'scheduled'),
-  (SELECT min(available_at) FROM longwatch_task
-    WHERE status = 'waiting' AND status_reason IN ('decided', 'signal', 'children', 'budget')),
-  (SELECT min(expires_at) FROM longwatch_approval WHERE status = 'open'),
-  (SELECT min(remind_at) FROM longwatch_approval WHERE status = 'open' AND remind_at IS NOT NULL),
-  (SELECT min(wall_until) FROM longwatch_task
-    WHERE wall_until IS NOT NULL AND status IN ('queued', 'scheduled')),
-  (SELECT min(deadline_at) FROM longwatch_task
-    WHERE deadline_at IS NOT NULL AND finished_at IS NULL AND status <> 'running'),
-  (SELECT min(lease_until) FROM longwatch_task WHERE status = 'running'),
-  (SELECT max(lease_until) FROM longwatch_task WHERE status = 'running'),
+  (SELECT available_at FROM longwatch_task
+    WHERE status = 'scheduled' AND available_at <= {soon} ORDER BY available_at LIMIT 1),
+  (SELECT available_at FROM longwatch_task
+    WHERE status = 'waiting' AND status_reason IN ('decided', 'signal', 'children', 'budget')
+      AND available_at <= {soon} ORDER BY available_at LIMIT 1),
+  (SELECT expires_at FROM longwatch_approval
+    WHERE status = 'open' AND expires_at <= {soon} ORDER BY expires_at LIMIT 1),
+  (SELECT remind_at FROM longwatch_approval
+    WHERE status = 'open' AND remind_at <= {soon} ORDER BY remind_at LIMIT 1),
+  (SELECT wall_until FROM longwatch_task
+    WHERE wall_until <= {soon} AND coalesce(status, '') IN ('queued', 'scheduled')
+    ORDER BY wall_until LIMIT 1),
+  (SELECT deadline_at FROM longwatch_task
+    WHERE deadline_at <= {soon} AND finished_at IS NULL AND status <> 'running'
+    ORDER BY deadline_at LIMIT 1),
+  leases.earliest, leases.latest,
   (SELECT max(lease_seconds) FROM longwatch_worker WHERE seen_at > {recent}),
   EXISTS (SELECT 1 FROM longwatch_task
     WHERE finished_at IS NOT NULL AND parent_id IS NOT NULL AND NOT parent_told)
   OR EXISTS (SELECT 1 FROM longwatch_task WHERE cascade_upto IS NOT NULL),
   EXISTS (SELECT 1 FROM longwatch_bulk_operation WHERE status IN ('running', 'stopping')),
-  (SELECT min(lane) FROM longwatch_task WHERE status = 'queued') IS NOT NULL,
-  (SELECT told FROM longwatch_worker WHERE owner = {owner})"""
+  (SELECT lane FROM longwatch_task WHERE status = 'queued' ORDER BY lane LIMIT 1) IS NOT NULL,
+  (SELECT told FROM longwatch_worker WHERE owner = {owner})
+FROM (SELECT min(lease_until) AS earliest, max(lease_until) AS latest
+  FROM longwatch_task WHERE status = 'running') AS leases"""
+# No min() of the first ones: where the statistics say that there is nothing of the kind, PostgreSQL
+# reads all there is to find the least. And no further than the next look: under an old snapshot an
+# index still has the rows of all that has ended since.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +77,7 @@ class Swept:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Due:
-    """The earliest time of each kind, and the database's time now."""
+    """The earliest time of each kind that comes before the next look, and the database's now."""
 
     now: dt.datetime
     longest_lease: float
@@ -102,8 +113,13 @@ class Due:
 @functools.lru_cache(maxsize=4)
 def _write_look(vendor: str, offset: float) -> str:
     """The statement; `offset` keys the cache because tests move the clock."""
-    now, recent = clock.fragment(vendor), clock.fragment(vendor, f"-{RECENT_SECONDS}")
-    return _LOOK.format(now=now, recent=recent, owner="$1" if vendor == "postgresql" else "?")
+    text = _LOOK.format(
+        now=clock.fragment(vendor),
+        soon=clock.fragment(vendor, f"{2 * MAX_SECONDS}"),
+        recent=clock.fragment(vendor, f"-{RECENT_SECONDS}"),
+        owner="$1" if vendor == "postgresql" else "?",
+    )
+    return by_partial_index(text) if vendor == "postgresql" else text
 
 
 def look_ahead(owner: str = "", *, prepare: bool = False) -> Due:

@@ -39,6 +39,19 @@ Group = tuple[str, str, str]
 """(lane, workflow, workflow_version): the unit of choice of a claim."""
 
 
+class Queue(Group):
+    """A group as a list found it. A claim from it begins at `floor`, the rank of what was first
+    there: before that lies only what is gone, which PostgreSQL would go through each time while
+    somebody's old snapshot keeps it, and what has come since, which the next list finds."""
+
+    floor: int
+
+    def __new__(cls, row: Sequence[Any]) -> Queue:
+        made = super().__new__(cls, row[:3])
+        made.floor = row[3]
+        return made
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lease:
     """The right to write to a task: id, fence and owner (`host:pid:boot-uuid`), all three."""
@@ -238,7 +251,7 @@ def list_groups() -> list[Group]:
 
 def list_heads() -> list[tuple[Group, int]]:
     """The same, each with the rank of what is first there."""
-    return [((row[0], row[1], row[2]), row[3]) for row in _dialect().groups()]
+    return [(Queue(row), row[3]) for row in _dialect().groups()]
 
 
 def insert_task(columns: dict[str, Any], actor: str, note: dict[str, Any]) -> Task:

@@ -1,5 +1,7 @@
-"""The columns of a task: all, what a new one begins with, and those that a claim hands over."""
+"""The columns of a task: all, what a new one begins with, and those that a claim hands over; how
+its status is asked for."""
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -83,3 +85,15 @@ CLAIM_COLUMNS = [
     "claimed_at",
 ]
 """In the order of the fields of `ledger.sql.Claimed`."""
+
+_STATUS = re.compile(r"(\b(?:\w+\.)?status) = ('\w+')")
+
+
+def by_partial_index(text: str) -> str:
+    """A statement for PostgreSQL that finds rows by the index of just their status, in its order.
+
+    For a minute after a burst the statistics say that nothing is queued. To sort that nothing is as
+    cheap as to go by the index, so the planner takes the one over every status, and each claim
+    reads all that is queued. That index fits no OR; a partial one is still known to have it all.
+    """
+    return _STATUS.sub(r"(\1 = \2 OR \1 IN (\2, \2))", text)

@@ -18,6 +18,7 @@ from django.db.models import Count, Min, Q
 from ledger import clock, conf, states
 from ledger.models import Task
 from ledger.sql import atomic
+from ledger.sql.columns import by_partial_index
 from ledger.sql.lanes import try_named_lock
 
 type Group = tuple[str, str, str]
@@ -148,7 +149,7 @@ def _walk(group: Group, after: str, own: UUID | None) -> tuple[list[Head], str]:
         with connection.cursor() as cursor:
             # The places of the parameters: the start, the step, the holders, the head.
             params = [*group, start, *group, group[1], skipped, *group]
-            cursor.execute(_WALK.format(after=how), params)
+            cursor.execute(_fit(_WALK.format(after=how)), params)
             keys = [key for (key,) in cursor.fetchall()]
         if keys:
             text = " UNION ALL ".join([_OF_KEY] * len(keys))
@@ -162,7 +163,7 @@ def find_blocked(groups: Sequence[Group], own: UUID | None) -> set[Group]:
     found: dict[Group, list[tuple[Any, ...]]] = {group: [] for group in groups[:MANY]}
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            cursor.execute(_FEW_EACH, [list(column) for column in zip(*found, strict=True)])
+            cursor.execute(_fit(_FEW_EACH), [list(column) for column in zip(*found, strict=True)])
         else:
             text = " UNION ALL ".join([_FEW] * len(found))
             cursor.execute(text, [value for group in found for value in group])
@@ -243,7 +244,8 @@ def read_best_rank(groups: Sequence[Group]) -> int | None:
     with connection.cursor() as cursor:
         for at in range(0, len(groups), 100):
             some = groups[at : at + 100]
-            cursor.execute(" UNION ALL ".join([one] * len(some)), [v for g in some for v in g])
+            text = _fit(" UNION ALL ".join([one] * len(some)))
+            cursor.execute(text, [v for g in some for v in g])
             ranks += [row[0] for row in cursor.fetchall()]
     return min(ranks, default=None)
 
@@ -286,13 +288,17 @@ def take_place(head: Head) -> None:
 
 def _read(group: Group, text: str, params: Sequence[Any]) -> list[Head]:
     with connection.cursor() as cursor:
-        cursor.execute(text, list(params))
+        cursor.execute(_fit(text), list(params))
         return [_make_head(group, row) for row in cursor.fetchall()]
 
 
 def _make_head(group: Group, row: Sequence[Any]) -> Head:
     task_id, *rest = row
     return Head(group, task_id if isinstance(task_id, UUID) else UUID(task_id), *rest)
+
+
+def _fit(text: str) -> str:
+    return by_partial_index(text) if connection.vendor == "postgresql" else text
 
 
 def _store(task_id: UUID) -> Any:

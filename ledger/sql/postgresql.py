@@ -12,7 +12,7 @@ import psycopg
 from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 
 from ledger import clock
-from ledger.sql.columns import CLAIM_COLUMNS, write_values
+from ledger.sql.columns import CLAIM_COLUMNS, by_partial_index, write_values
 from ledger.sql.driver import find_prepared
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ HEADS_PER_GROUP = 16
 """Candidates of a group: more than the rows that other workers can hold locked at one instant. The
 lanes whose turn comes later are candidates too, lest somebody's long transaction over the heads of
 the first lane keeps them waiting."""
+
+LOWEST = -(2**63)
+"""Before every rank."""
 
 GUARD = (
     "t.id = %(id)s AND t.status = 'running' AND t.fence = %(fence)s AND t.lease_owner = %(owner)s"
@@ -65,10 +68,10 @@ WITH me AS (
 
 PICK = """SELECT t.id, t.rank, t.lane FROM longwatch_task t JOIN (
     SELECT h.id, g.place FROM unnest(%(lanes)s::text[], %(workflows)s::text[], %(versions)s::text[],
-        %(places)s::int[]) AS g(lane, workflow, version, place)
+        %(floors)s::bigint[], %(places)s::int[]) AS g(lane, workflow, version, floor, place)
     CROSS JOIN LATERAL (
       SELECT q.id, q.rank FROM longwatch_task q WHERE q.status = 'queued' AND q.lane = g.lane
-        AND q.workflow = g.workflow AND q.workflow_version = g.version
+        AND q.workflow = g.workflow AND q.workflow_version = g.version AND q.rank >= g.floor
       ORDER BY q.rank, q.id LIMIT {heads}) h
     ORDER BY g.place, h.rank, h.id LIMIT 4 * {heads}) c ON c.id = t.id
   WHERE coalesce(t.status, '') = 'queued' {when}
@@ -77,7 +80,8 @@ PICK = """SELECT t.id, t.rank, t.lane FROM longwatch_task t JOIN (
 # burst of submissions the statistics say that one row is queued, and the join would read them all.
 
 PICK_ONE = """SELECT t.id, t.rank, t.lane FROM longwatch_task t WHERE t.status = 'queued'
-    AND t.lane = %(lane)s AND t.workflow = %(workflow)s AND t.workflow_version = %(version)s {when}
+    AND t.lane = %(lane)s AND t.workflow = %(workflow)s AND t.workflow_version = %(version)s
+    AND t.rank >= %(floor)s::bigint {when}
   ORDER BY t.rank, t.id LIMIT 1 FOR UPDATE OF t SKIP LOCKED"""
 """The same of a single group: the index gives the order, at a quarter of the cost."""
 
@@ -192,7 +196,7 @@ def _write(name: str, offset: float) -> tuple[str, list[str]]:
     columns = ", ".join(f"t.{column}" for column in CLAIM_COLUMNS)
     common = {"now": now, "lease": lease, "advance": advance, "plain": plain, "guard": GUARD}
     after_me = "AND (SELECT count(*) FROM me) = 1"
-    picks = {"": PICK, "_one": PICK_ONE, "_this": PICK_THIS}
+    picks = {"": by_partial_index(PICK), "_one": by_partial_index(PICK_ONE), "_this": PICK_THIS}
     texts = {
         "keep": KEEP.format(**common, store=STORE.format(now=now, source="me")),
         **{
@@ -218,7 +222,7 @@ def _write(name: str, offset: float) -> tuple[str, list[str]]:
             for kind, finish in (("yield", "FALSE"), ("finish", "TRUE"))
         },
         "beat": BEAT.format(lease=lease),
-        "groups": GROUPS,
+        "groups": by_partial_index(GROUPS),
     }
     return _number_names(texts[name])
 
@@ -285,16 +289,23 @@ def _execute_pick(
     """Run a statement that picks from `groups`, in the form for one or for several of them."""
     if len(groups) == 1:
         lane, workflow, version = groups[0]
-        one = {"lane": lane, "workflow": workflow, "version": version}
+        one = {
+            "lane": lane, "workflow": workflow, "version": version, "floor": _read_floor(groups[0]),
+        }  # fmt: skip
         return _execute(f"{name}_one", params | one)
     lanes = list(dict.fromkeys(group[0] for group in groups))
     several = {
         "lanes": [g[0] for g in groups],
         "workflows": [g[1] for g in groups],
         "versions": [g[2] for g in groups],
+        "floors": [_read_floor(g) for g in groups],
         "places": [lanes.index(g[0]) for g in groups],
     }
     return _execute(name, params | several)
+
+
+def _read_floor(group: Group) -> int:
+    return getattr(group, "floor", LOWEST)
 
 
 def claim(*, owner: str, groups: Sequence[Group], lease: float) -> Sequence[Any] | None:

@@ -347,10 +347,10 @@ def test_a_task_of_any_priority_is_promoted(priority: int, flow: Workflow) -> No
 
 
 def test_a_full_batch_leaves_no_pause(flow: Workflow, clocks: Clocks) -> None:
-    soon = clock.read() + dt.timedelta(seconds=5)
+    soon = clock.read() + dt.timedelta(seconds=60)  # longer than it takes to submit them
     for _ in range(101):
         submit(flow, not_before=soon)
-    clock.offset += 10
+    clock.offset += 70
     one = Sweeper(conf.load())
     assert one.tick() == sweeper.MIN_SECONDS
     clocks.advance(sweeper.MIN_SECONDS)
