@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from django.db import migrations
+from django.db import migrations, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 LOCK_SECONDS: Final = 0.5
@@ -136,3 +136,42 @@ class ValidateCheck(migrations.RunSQL):
         if schema_editor.connection.vendor == "postgresql":
             with waiting_at_most(schema_editor.connection, PATIENT_SECONDS):
                 super().database_forwards(app_label, schema_editor, *states)
+
+
+class RewriteChecks(migrations.SeparateDatabaseAndState):
+    """The checks of a task's row in other words for the same rules, so what is stored fits.
+
+    On PostgreSQL only, and the rows are read under a lock that lets others write. SQLite would
+    write the whole table anew: it keeps the words that it has.
+    """
+
+    def database_forwards(
+        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
+    ) -> None:
+        """Drop what is there, check what is written from now on, then what is stored."""
+        if schema_editor.connection.vendor != "postgresql":
+            return
+        old, new = (
+            [
+                check
+                for check in state.apps.get_model(app_label, "task")._meta.constraints
+                if isinstance(check, models.CheckConstraint)
+            ]
+            for state in (from_state, to_state)
+        )
+        model = to_state.apps.get_model(app_label, "task")
+        table = schema_editor.quote_name(model._meta.db_table)
+        parts = [f"DROP CONSTRAINT IF EXISTS {schema_editor.quote_name(c.name)}" for c in old + new]
+        parts += [f"ADD {c.constraint_sql(model, schema_editor)} NOT VALID" for c in new]
+        with transaction.atomic(using=schema_editor.connection.alias):
+            lock_tables(schema_editor.connection, [model._meta.db_table], [], LOCK_SECONDS)
+            schema_editor.execute(f"ALTER TABLE {table} {', '.join(dict.fromkeys(parts))}", None)
+        for check in new:
+            read = ValidateCheck(model._meta.db_table, check.name)
+            read.database_forwards(app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
+    ) -> None:
+        """As it was."""
+        self.database_forwards(app_label, schema_editor, from_state, to_state)

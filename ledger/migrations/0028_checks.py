@@ -1,52 +1,16 @@
 """The rules of a task's row in fewer expressions: on PostgreSQL each check costs every write that
 it stands beside. The rules are the same, so what is stored fits, and SQLite keeps its words."""
 
-from typing import Any
-
 import django.db.models.expressions
 import django.db.models.functions.comparison
 import django.db.models.functions.math
 import django.db.models.lookups
-from django.db import migrations, models, transaction
+from django.db import migrations, models
 
-from ledger.schema import LOCK_SECONDS, ValidateCheck, lock_tables
+from ledger.schema import RewriteChecks
 
 DROPPED = ("status_known", "lease_iff_running", "finished_iff", "wall_iff", "counters", "rounds",
            "priority", "reserved")  # fmt: skip
-
-
-class RewriteChecks(migrations.SeparateDatabaseAndState):
-    """On PostgreSQL only, and so that nobody waits: the rows are read under a lock that lets the
-    others write."""
-
-    def database_forwards(
-        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
-    ) -> None:
-        if schema_editor.connection.vendor != "postgresql":
-            return
-        old, new = (
-            [
-                check
-                for check in state.apps.get_model(app_label, "task")._meta.constraints
-                if isinstance(check, models.CheckConstraint)
-            ]
-            for state in (from_state, to_state)
-        )
-        model = to_state.apps.get_model(app_label, "task")
-        table = schema_editor.quote_name(model._meta.db_table)
-        parts = [f"DROP CONSTRAINT IF EXISTS {schema_editor.quote_name(c.name)}" for c in old + new]
-        parts += [f"ADD {c.constraint_sql(model, schema_editor)} NOT VALID" for c in new]
-        with transaction.atomic(using=schema_editor.connection.alias):
-            lock_tables(schema_editor.connection, [model._meta.db_table], [], LOCK_SECONDS)
-            schema_editor.execute(f"ALTER TABLE {table} {', '.join(dict.fromkeys(parts))}", None)
-        for check in new:
-            read = ValidateCheck(model._meta.db_table, check.name)
-            read.database_forwards(app_label, schema_editor, from_state, to_state)
-
-    def database_backwards(
-        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
-    ) -> None:
-        self.database_forwards(app_label, schema_editor, from_state, to_state)
 
 
 class Migration(migrations.Migration):
