@@ -291,9 +291,13 @@ def test_no_counter_falls_when_the_hundredth_workflow_comes(
     flow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that came first keep their labels, by whoever reads and adds up, and in which order."""
+    complete_one(flow)
+    clock.offset += 5
+    while tallies.add_up():  # up to where other tests have left the ids
+        pass
     monkeypatch.setattr(tallies, "CHUNK", 2)
     Tally.objects.bulk_create(
-        Tally(name="event", workflow=f"w{n:02}", detail="created", value=1) for n in range(98)
+        Tally(name="event", workflow=f"w{n:02}", detail="created", value=1) for n in range(97)
     )
     seen = scrape()
     for name in ("zeta", "mu", "alpha"):
@@ -308,7 +312,7 @@ def test_no_counter_falls_when_the_hundredth_workflow_comes(
     assert not tallies.add_up()
     assert seen("tasks_ended_total", workflow="zeta", status="completed") == 1
     assert seen("unit_duration_seconds_count", workflow="mu") == 1
-    assert seen("tasks_submitted_total", workflow="w97") == 1
+    assert seen("tasks_submitted_total", workflow="w96") == 1
     assert seen("tasks_submitted_total", workflow="other") == 1
 
 
