@@ -25,6 +25,7 @@ def run_resident(
     until: float,
     guardian: Guardian,
     idle: Callable[[float], None],
+    turn_away: Callable[[], None],
 ) -> None:
     """Claim, run, settle, until told to stop or the ticket is over."""
     guardian.let_go = lambda: release(owner)
@@ -33,6 +34,7 @@ def run_resident(
             idle(min(1.0, until - time.monotonic()))
             continue
         state = run_bounded(*unit[1:])
+        turn_away()
         execute("UPDATE toy SET state = %s WHERE id = %s AND owner = %s", state, unit[0], owner)
 
 
