@@ -292,9 +292,10 @@ def test_no_counter_falls_when_the_hundredth_workflow_comes(
 ) -> None:
     """Those that came first keep their labels, by whoever reads and adds up, and in which order."""
     complete_one(flow)
-    clock.offset += 5
-    while tallies.add_up():  # up to where other tests have left the ids
-        pass
+    for _ in range(4):  # up to where other tests have left the ids
+        clock.offset += 5
+        while tallies.add_up():
+            pass
     monkeypatch.setattr(tallies, "CHUNK", 2)
     Tally.objects.bulk_create(
         Tally(name="event", workflow=f"w{n:02}", detail="created", value=1) for n in range(97)
