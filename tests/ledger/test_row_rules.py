@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
+from django.db import IntegrityError, connection, transaction
+from django.db.models import Model, QuerySet
 
 from ledger import clock
-from ledger.models import Task
+from ledger.models import Event, StepOutput, Task
 from ledger.workflows import Workflow
 from tests.factories import claim, complete, submit
 
@@ -17,6 +17,7 @@ COUNTERS = """attempts reclaims releases round repair_count max_repairs step_ind
   fence used_units used_tokens_in used_tokens_out used_cost limit_units limit_tokens limit_cost
   reserved_tokens reserved_cost children_open event_seq revision beat""".split()
 NOW = clock.now()
+RENAME = "UPDATE longwatch_task SET id = '00000000000000000000000000000000'"
 IDLE = {"lease_until": None, "lease_owner": ""}
 STANDS = {"wall_until": None, "wall_left": 1.0}
 WRONG: dict[str, list[dict[str, Any]]] = {
@@ -83,3 +84,29 @@ def test_a_row_that_breaks_a_rule_is_refused(status: str, flow: Workflow) -> Non
             try_fields(row, wrong)
     for right in RIGHT[status]:
         try_fields(row, right)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kept", [StepOutput, Event])
+@pytest.mark.parametrize("change", ["DELETE FROM longwatch_task", RENAME])
+def test_a_task_with_a_history_is_neither_deleted_nor_renamed(
+    kept: type[Model], change: str, flow: Workflow
+) -> None:
+    task = submit(flow)
+    complete(claim(flow), flow)
+    for history in {StepOutput, Event} - {kept}:
+        history.objects.all().delete()
+    with pytest.raises(IntegrityError), connection.cursor() as cursor:
+        cursor.execute(change)
+    assert Task.objects.get().pk == task.pk
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_task_goes_together_with_its_history(flow: Workflow) -> None:
+    """In one transaction, in any order."""
+    submit(flow)
+    complete(claim(flow), flow)
+    with transaction.atomic(), connection.cursor() as cursor:
+        for table in (Task, StepOutput, Event):
+            cursor.execute(f"DELETE FROM {table._meta.db_table}")
+    assert not Task.objects.exists()
