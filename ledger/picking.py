@@ -62,7 +62,7 @@ class Picker:
         self._only = only
         self._groups: list[Group] = []
         self._last: list[Group] = []
-        self._read_at = self._chose_at = self._serves = 0.0
+        self._read_at = self._serves = 0.0
         self._book = Book()
         self._tags: dict[str, float] = {}
         self._turn = 0.0
@@ -88,15 +88,16 @@ class Picker:
         last: list[Group] = [(lane, name, version) for lane, name, version in self._last]
         return [] if self._book.get(last[0][0]).closed else last
 
-    def choose(self, *, fresh: bool = False, woken: bool = False) -> list[Group]:
-        """Groups for a claim, the lane whose turn it is first. Reads them anew when stale.
-        What an idle worker was `woken` for may be a lane's settings."""
+    def choose(self, took: float = 0.0, *, fresh: bool = False, woken: bool = False) -> list[Group]:
+        """Groups for a claim, the lane whose turn it is first, after a unit that `took` so many
+        seconds. Reads them anew when stale. What an idle worker was `woken` for may be a lane's
+        settings."""
         now = time.monotonic()
         if self._book.refresh(now=woken):
             self._free_keys()
         if woken:
             self._blocked.clear()
-        felt, self._chose_at = now - self._chose_at > max(FELT_SECONDS, self._serves), now
+        felt = took > max(FELT_SECONDS, self._serves)
         serves = max(FRESH_SECONDS, self._serves * (FRESH_SECONDS > 0))
         if fresh or felt or now - self._read_at > serves:
             known = self._list_known()

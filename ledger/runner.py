@@ -80,7 +80,8 @@ class Engine:
         self.idle = False
         """The last look at the queues found nothing."""
         self.units = 0
-        self.slice_ends = 0.0
+        self.slice_ends = self.began = 0.0
+        """When the task in hand gives way to others, and when its unit began."""
         self.orders = Orders()
         self.looked = time.monotonic()
         """When it last looked for work."""
@@ -209,7 +210,7 @@ def run_resident(
 
 def run_attempt(engine: Engine, held: Claimed) -> Claimed | None:
     """One attempt at one unit, from claim to settle; returns what this worker holds next."""
-    engine.units += 1
+    engine.units, engine.began = engine.units + 1, time.monotonic()
     undoes = None if held.ending is None else compensating.find_next(held)
     if held.ending is not None and undoes is None:  # a person settled what was left
         return settling.settle(engine, held, lambda: endings.settle_undo(held))

@@ -176,7 +176,7 @@ def _checkpoint(engine: Engine, held: Claimed, unit: Unit) -> Claimed | None:
     if leaving:
         groups = []
     elif finishes or not in_slice:
-        groups = picker.choose()
+        groups = picker.choose(time.monotonic() - engine.began)
         if not finishes and picker.keeps_turn(held.lane, groups):
             groups = None
 

@@ -165,7 +165,7 @@ class _OwnLane(Picker):
         super().__init__()
         self.lane = lane
 
-    def choose(self, *, fresh: bool = False, woken: bool = False) -> list[Group]:
+    def choose(self, took: float = 0.0, *, fresh: bool = False, woken: bool = False) -> list[Group]:
         """What is queued in that lane."""
         return [group for group in list_groups() if group[0] == self.lane]
 

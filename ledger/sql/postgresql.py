@@ -30,9 +30,10 @@ the first lane keeps them waiting."""
 LOWEST = -(2**63)
 """Before every rank."""
 
-GUARD = (
-    "t.id = %(id)s AND t.status = 'running' AND t.fence = %(fence)s AND t.lease_owner = %(owner)s"
-)
+GUARD = """t.id = %(id)s AND coalesce(t.status, '') = 'running' AND t.fence = %(fence)s
+  AND t.lease_owner = %(owner)s"""
+# coalesce: of an empty table the plan would be to look at all that run, and at all that did since
+# the last vacuum.
 
 # The next unit may start: no flag, and every limit has something left. A limit of 0 tokens or
 # money forbids spending, not running, hence greatest(…, 1).

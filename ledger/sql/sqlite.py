@@ -219,9 +219,11 @@ def checkpoint(
         "result": unit.result, "finish": finish, "seq": 0, "place": 0,
     }  # fmt: skip
     texts = _write(clock.offset)
+    if groups is None and not finish:
+        with write_lock() as raw:
+            kept = _keep(raw, texts, params)
+        return kept and (kept[0], clock.parse(kept[1]))
     with write_lock() as raw:
-        if groups is None and not finish:
-            return _keep(raw, texts, params)
         me = raw.execute(texts["me"], params).fetchone()
         if me is None:
             return None
@@ -231,7 +233,8 @@ def checkpoint(
         else:
             pick = _pick(raw, groups or ())
         if not finish and (pick is None or (pick[2] == lane and pick[1] > params["place"])):
-            return _keep(raw, texts, params)
+            kept = _keep(raw, texts, params)
+            return kept and (kept[0], clock.parse(kept[1]))
         (params["seq"],) = raw.execute(texts["finish" if finish else "yield"], params).fetchone()
         raw.execute(texts["store"], params)
         if finish:
@@ -245,12 +248,13 @@ def checkpoint(
 
 def _keep(
     raw: sqlite3.Connection, texts: dict[str, str], params: dict[str, Any]
-) -> list[Any] | None:
+) -> tuple[int, str] | None:
+    """The new fence, and when it was; None: it may not be kept."""
     if raw.execute(texts["keep"], params).rowcount != 1:
         return None
     fence, claimed_at, params["seq"] = raw.execute(KEPT, [params["id"]]).fetchone()
     raw.execute(texts["store"], params)
-    return [fence, _read_time(claimed_at)]
+    return fence, claimed_at
 
 
 def insert_task(*, row: dict[str, Any], actor: str, note: str) -> Sequence[Any]:

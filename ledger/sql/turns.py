@@ -53,7 +53,7 @@ class write_lock:  # reads as the statement that it is; a generator costs four t
                     # Also when COMMIT itself failed (disk full): else the lock would stay.
                     if self.raw.in_transaction:
                         self.raw.execute("ROLLBACK")
-                    end_turn()
+                    end_turn(self.raw, _read_patience(self.database))
         wrap.__exit__(kind, error, trace)
 
 
@@ -72,14 +72,11 @@ def atomic() -> Iterator[None]:
         with transaction.atomic():
             yield
         return
-    connection.ensure_connection()
+    database = connect()
+    raw, patience = database.connection, _read_patience(database)
     with ExitStack() as stack:
-        stack.callback(end_turn)
-        _look_until(
-            lambda: stack.enter_context(transaction.atomic()),
-            connection.connection,
-            _read_patience(connections[DEFAULT_DB_ALIAS]),
-        )
+        stack.callback(end_turn, raw, patience)
+        _look_until(lambda: stack.enter_context(transaction.atomic()), raw, patience)
         yield
 
 
@@ -92,7 +89,7 @@ def probe_lock(patience: float) -> None:
             begin(raw, patience)
             raw.execute("ROLLBACK")
         finally:
-            raw.execute(f"PRAGMA busy_timeout = {int(_read_patience(database) * 1000)}")
+            _wait_again(raw, _read_patience(database))
 
 
 def _read_patience(database: Any) -> float:
@@ -100,33 +97,43 @@ def _read_patience(database: Any) -> float:
 
 
 def begin(raw: sqlite3.Connection, patience: float) -> None:
-    """BEGIN IMMEDIATE within `patience` seconds. Raises OperationalError, as SQLite's waiting."""
+    """BEGIN IMMEDIATE within `patience` seconds; ended by `end_turn`. Raises OperationalError, as
+    SQLite's waiting."""
     _look_until(lambda: raw.execute("BEGIN IMMEDIATE"), raw, patience)
 
 
 def _look_until(begin: Callable[[], Any], raw: sqlite3.Connection, patience: float) -> None:
-    """Try `begin` until the lock is free; after `patience` seconds raise what it raises."""
+    """Try `begin` until the lock is free; after `patience` seconds raise what it raises. SQLite's
+    own waiting is off until the turn ends, since whoever has the lock waits for nothing."""
     began = time.monotonic()
     raw.execute("PRAGMA busy_timeout = 0")
     try:
-        while True:
-            try:
-                begin()
-                if _freed is not None:
-                    _freed.acquire(False)  # what was said of the turn before this one
-                return
-            except (sqlite3.OperationalError, OperationalError) as error:
-                waited = time.monotonic() - began
-                code = getattr(error.__cause__ or error, "sqlite_errorcode", 0)
-                if code & 0xFF != sqlite3.SQLITE_BUSY or waited > patience:
-                    raise
-            pause = min(waited / 100, LONGEST_LOOK_SECONDS)
+        while not _begins(begin, began + patience):
+            pause = min((time.monotonic() - began) / 100, LONGEST_LOOK_SECONDS)
             if _freed is None:
                 time.sleep(max(LOOK_SECONDS, pause))
             else:
                 _freed.acquire(timeout=max(TOLD_LOOK_SECONDS, pause))
-    finally:
-        raw.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
+    except BaseException:
+        _wait_again(raw, patience)
+        raise
+    if _freed is not None:
+        _freed.acquire(False)  # what was said of the turn before this one
+
+
+def _begins(begin: Callable[[], Any], until: float) -> bool:
+    try:
+        begin()
+    except (sqlite3.OperationalError, OperationalError) as error:
+        code = getattr(error.__cause__ or error, "sqlite_errorcode", 0)
+        if code & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+            raise
+        return False
+    return True
+
+
+def _wait_again(raw: sqlite3.Connection, patience: float) -> None:
+    raw.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
 
 
 _freed: Any = None
@@ -142,10 +149,11 @@ def share_turns() -> None:
     _freed = multiprocessing.get_context("fork").BoundedSemaphore(1)
 
 
-def end_turn() -> None:
+def end_turn(raw: sqlite3.Connection, patience: float) -> None:
     """The lock is free."""
     if _freed is not None:
         try:
             _freed.release()
         except ValueError:  # as it was the last time, and nobody has taken it
             pass
+    _wait_again(raw, patience)

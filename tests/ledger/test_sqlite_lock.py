@@ -44,6 +44,8 @@ def test_the_lock_is_taken_once_it_is_free(holder: sqlite3.Connection, tmp_path:
     begin(waiter, PATIENCE)
     assert 0.1 < time.monotonic() - began < PATIENCE
     assert waiter.in_transaction
+    waiter.execute("COMMIT")
+    end_turn(waiter, PATIENCE)
     assert read_timeout(waiter) == PATIENCE * 1000, "Django's own statements wait as they did"
     waiter.close()
 
@@ -70,11 +72,11 @@ def test_within_a_cluster_a_waiter_is_told(
 ) -> None:
     monkeypatch.setattr(turns, "TOLD_LOOK_SECONDS", PATIENCE)
     waiter = connect(tmp_path)
-    end_turn()  # of long ago: one look more, and no other harm
+    end_turn(waiter, PATIENCE)  # of long ago: one look more, and no other harm
 
     def let_go() -> None:
         holder.execute("COMMIT")
-        end_turn()
+        end_turn(holder, PATIENCE)
 
     threading.Timer(0.2, let_go).start()
     began = time.monotonic()
@@ -106,7 +108,7 @@ def test_two_busy_writers_share_the_lock(
             own.execute("INSERT INTO taken VALUES (?)", [name])
             time.sleep(0.002)
             own.execute("COMMIT")
-            end_turn()
+            end_turn(own, PATIENCE)
             turns_had.append(name)
             time.sleep(0.0003)
         own.close()
