@@ -31,26 +31,9 @@ def run_check() -> tuple[int, list[str]]:
     return 0, out.getvalue().splitlines()
 
 
-def without_rules() -> Iterator[None]:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_get_functiondef('longwatch_task_is_sound'::regproc)")
-        [(rules,)] = cursor.fetchall()
-        cursor.execute(
-            "CREATE OR REPLACE FUNCTION longwatch_task_is_sound(t longwatch_task) RETURNS boolean "
-            "LANGUAGE sql IMMUTABLE AS 'SELECT true'"
-        )
-        try:
-            yield
-        finally:
-            cursor.execute(rules)
-
-
 @contextmanager
 def without_constraint(model: Any, name: str) -> Iterator[None]:
     """The table as it is without one of its constraints."""
-    if model is Task and connection.vendor == "postgresql":  # one function has them all
-        yield from without_rules()
-        return
     every = model._meta.constraints
     constraint = next(one for one in every if one.name == name)
     # SQLite makes the table anew from what the model says now.
