@@ -43,13 +43,18 @@ def main() -> int:
     """Measure, print, write; 1 if a target was missed."""
     options = parse_options()
     began = time.monotonic()
+    broken: list[str] = []
     with contextlib.ExitStack() as stack:
         bench = Bench(options, stack)
         for name in options.only:
-            PARTS[name](bench)
+            try:
+                PARTS[name](bench)
+            except (RuntimeError, TimeoutError) as error:  # the other parts' figures count
+                print(f"{name} broke off: {error}", file=sys.stderr)
+                broken.append(name)
         versions = [database.describe() for database in bench.databases]
     minutes = (time.monotonic() - began) / 60
-    missed = figures.find_missed(bench.measured)
+    missed = [f"{name} broke off" for name in broken] + figures.find_missed(bench.measured)
     text = figures.write_table(bench.measured, options, versions, minutes, bench.left_out)
     print(text)
     for line in missed:
