@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ledger import sql
+
 if TYPE_CHECKING:
     from ledger.runner import Engine
 
@@ -28,6 +30,7 @@ BUSY_SECONDS = 0.1
 def rest(engine: Engine, idle: Callable[[float], bool | None], until: float) -> None:
     """After a look that found nothing: wait until there may be something, at most `until`
     (monotonic). `idle` waits so many seconds or for a wake-up, and says whether that came."""
+    sql.warm_up()
     wait, longest = engine.picker.take_wait(), random.uniform(*IDLE_SECONDS)
     if wait is not None or engine.picker.has_rules:  # which may be no older than a second
         idle(longest if wait is None else min(wait, longest))

@@ -291,6 +291,12 @@ def fetch_row(text: str, *params: Any, prepare: bool = False) -> Sequence[Any]:
     return found
 
 
+def warm_up() -> None:
+    """Have this connection's statements parsed and planned, once, before there is work: a worker's
+    first units would wait for that. Raises what the database does."""
+    _dialect().warm_up()
+
+
 def wake_workers() -> None:
     """Tell idle workers that something is queued; inside the transaction that queued it."""
     _dialect().wake()

@@ -7,6 +7,7 @@ statement's own round trip. Here the server says what types it wants, once for e
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -38,6 +39,8 @@ class Prepared:
         self._raw = weakref.ref(raw)
         self._names: dict[str, bytes] = {}
         self._values = Transformer(raw)
+        self.is_warm = False
+        """What a worker runs is planned."""
 
     def run(self, text: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         """The rows of the statement. Raises psycopg.Error."""
@@ -60,3 +63,13 @@ class Prepared:
         if result.status != expected:
             raise error_from_result(result, raw.info.encoding)
         return result
+
+
+def number_names(text: str) -> tuple[str, list[str]]:
+    """The text with $1, $2 … for its %(name)s, and the names in that order."""
+    names: dict[str, int] = {}
+
+    def number_name(match: re.Match[str]) -> str:
+        return f"${names.setdefault(match[1], len(names) + 1)}"
+
+    return re.sub(r"%\((\w+)\)s", number_name, text), list(names)

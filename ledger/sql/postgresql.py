@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 
 from ledger import clock
 from ledger.sql.columns import CLAIM_COLUMNS, by_partial_index, write_values
-from ledger.sql.driver import find_prepared
+from ledger.sql.driver import find_prepared, number_names
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -182,6 +181,10 @@ WITH RECURSIVE g AS (
 SELECT lane, workflow, workflow_version, rank FROM g"""
 
 
+HOT = ("claim_one", "keep", "yield_one", "finish_one", "claim", "yield", "finish")
+"""What is made ready at a worker's start, in the order in which it is wanted."""
+
+
 @functools.lru_cache(maxsize=64)
 def _write(name: str, offset: float) -> tuple[str, list[str]]:
     """A statement with $1, $2 … and the names of its parameters in that order; `offset` keys the
@@ -225,16 +228,7 @@ def _write(name: str, offset: float) -> tuple[str, list[str]]:
         "beat": BEAT.format(lease=lease),
         "groups": by_partial_index(GROUPS),
     }
-    return _number_names(texts[name])
-
-
-def _number_names(text: str) -> tuple[str, list[str]]:
-    names: dict[str, int] = {}
-
-    def number_name(match: re.Match[str]) -> str:
-        return f"${names.setdefault(match[1], len(names) + 1)}"
-
-    return re.sub(r"%\((\w+)\)s", number_name, text), list(names)
+    return number_names(texts[name])
 
 
 @functools.lru_cache(maxsize=64)
@@ -247,7 +241,7 @@ def _write_insert(given: Collection[str], offset: float) -> tuple[str, list[str]
         for column, text in FILLED.items()
     }
     values = write_values(given, "%({})s", filled)
-    return _number_names(
+    return number_names(
         INSERT.format(names=", ".join(values), values=", ".join(values.values()), channel=CHANNEL)
     )
 
@@ -377,6 +371,21 @@ def beat(*, owner: str, held: Sequence[Lease], lease: float) -> list[tuple[Any, 
 def groups() -> list[tuple[Any, ...]]:
     """See `ledger.sql.list_heads`."""
     return _execute("groups", {})
+
+
+def warm_up() -> None:
+    """See `ledger.sql.warm_up`: of no task and no group, each of them does nothing. And the first
+    five executions are no longer planned one by one, for their values, of which no plan depends."""
+    database = connections[DEFAULT_DB_ALIAS]
+    database.ensure_connection()
+    prepared = find_prepared(database.connection, make=True)
+    if prepared is None or prepared.is_warm:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SET plan_cache_mode = force_generic_plan")
+    for name in HOT:
+        _execute(name, dict.fromkeys(_write(name, clock.offset)[1]))
+    prepared.is_warm = True
 
 
 def atomic() -> AbstractContextManager[None]:

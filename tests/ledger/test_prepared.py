@@ -63,3 +63,20 @@ def test_numbers_that_grow_need_no_new_plan(flow: Workflow) -> None:
         assert settled.kept_fence == fence + 1
         known = known or list_prepared()
     assert list_prepared() == known
+
+
+def test_an_idle_worker_has_planned_its_statements_once(flow: Workflow) -> None:
+    """Without any change of what is queued, and no first unit waits for a plan."""
+    connection.close()
+    task = submit(flow)
+    before = Task.objects.values().get()
+    sql.warm_up()
+    known = list_prepared()
+    sql.warm_up()
+    assert list_prepared() == known
+    assert Task.objects.values().get() == before
+    held = claim(flow)
+    assert (held.task_id, list_prepared()) == (task.pk, known)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT sum(custom_plans), min(generic_plans) FROM pg_prepared_statements")
+        assert cursor.fetchone() == (0, 1)
