@@ -285,7 +285,7 @@ def test_a_lane_over_its_budget_is_skipped_until_the_day_is_over(flow: Workflow)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + dt.timedelta(days=1)
     clock.offset = (midnight - now).total_seconds() + 1
     assert len(claim_all(1)) == 1
-    change("tenant", cost_day=None, tokens_month=20)
+    change("tenant", cost_day=None, tokens_month=10)
     why = lanes.read_closed().get("tenant", ("", None))[0]
     assert why.startswith("lane over its month's tokens until") == (midnight.day != 1)
 

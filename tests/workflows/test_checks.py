@@ -112,18 +112,18 @@ def test_compiling_executes_nothing(tmp_path: Path) -> None:
         ("import os; os.kill(os.getpid(), 9)", "the tests ended without a result (signal 9)"),
         ("raise SystemExit(0)", "1 of 1 tests failed"),
         (
-            "import os\nfor fd in range(3, 30):\n  try: os.write(fd, b'[1]\\n')\n"
+            "import os\nfor fd in range(3, 300):\n  try: os.write(fd, b'[1]\\n')\n"
             "  except OSError: pass\nos._exit(0)",
             "the tests ended without a result (exit code 0)",
         ),
         (
-            "import os\nfor fd in range(3, 30):\n"
+            "import os\nfor fd in range(3, 300):\n"
             '  try: os.write(fd, b\'{"ran": -5, "broken": [[1]], "skipped": "x"}\\n\')\n'
             "  except OSError: pass\nos._exit(0)",
             "no tests were found",
         ),
         (
-            "import os\nfor fd in range(3, 30):\n  try: os.write(fd, b'[' * 100_000)\n"
+            "import os\nfor fd in range(3, 300):\n  try: os.write(fd, b'[' * 100_000)\n"
             "  except OSError: pass\nos._exit(0)",
             "the tests ended without a result (exit code 0)",
         ),
