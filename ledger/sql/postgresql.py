@@ -31,8 +31,8 @@ LOWEST = -(2**63)
 
 GUARD = """t.id = %(id)s AND coalesce(t.status, '') = 'running' AND t.fence = %(fence)s
   AND t.lease_owner = %(owner)s"""
-# coalesce: of an empty table the plan would be to look at all that run, and at all that did since
-# the last vacuum.
+# coalesce, here and below: no index but the key's is then an alternative. On an empty table the
+# plan would be to look at all that run, beside a million finished tasks at all that have not ended.
 
 # The next unit may start: no flag, and every limit has something left. A limit of 0 tokens or
 # money forbids spending, not running, hence greatest(…, 1).
@@ -40,7 +40,7 @@ PLAIN = """NOT t.cancel_requested AND NOT t.pause_requested
   AND t.used_units + 1 < t.limit_units
   AND t.used_tokens_in + t.used_tokens_out < greatest(t.limit_tokens, 1)
   AND t.used_cost < greatest(t.limit_cost, 1)
-  AND t.wall_until > {now} AND (t.deadline_at IS NULL OR t.deadline_at > {now})"""
+  AND coalesce(t.wall_until > {now}, FALSE) AND (t.deadline_at IS NULL OR t.deadline_at > {now})"""
 
 # What a finished unit changes on its task whatever comes next. Nothing here is indexed.
 ADVANCE = """step_index = %(next_index)s, step_name = %(next_name)s, turn = %(next_turn)s,
@@ -86,7 +86,7 @@ PICK_ONE = """SELECT t.id, t.rank, t.lane FROM longwatch_task t WHERE t.status =
 """The same of a single group: the index gives the order, at a quarter of the cost."""
 
 PICK_THIS = """SELECT t.id, t.rank, t.lane FROM longwatch_task t
-  WHERE t.status = 'queued' AND t.id = %(task)s {when} FOR UPDATE OF t SKIP LOCKED"""
+  WHERE coalesce(t.status, '') = 'queued' AND t.id = %(task)s {when} FOR UPDATE OF t SKIP LOCKED"""
 
 TAKE = """status = 'running', status_reason = '', fence = t.fence + 1, lease_owner = %(owner)s,
   lease_until = {lease}, claimed_at = {now}, started_at = coalesce(t.started_at, {now}),

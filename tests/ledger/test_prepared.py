@@ -8,10 +8,12 @@ import dataclasses
 import pytest
 from django.db import connection
 
-from ledger import client, sql
+from ledger import client, clock, sql
 from ledger.models import Task
+from ledger.sql import postgresql
 from ledger.workflows import Workflow
-from tests.factories import LEASE, claim, make_unit, submit
+from tests.crash.past import copy_task
+from tests.factories import LEASE, claim, complete, make_unit, submit
 from tests.ledger.cutting import Proxy
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
@@ -80,3 +82,24 @@ def test_an_idle_worker_has_planned_its_statements_once(flow: Workflow) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT sum(custom_plans), min(generic_plans) FROM pg_prepared_statements")
         assert cursor.fetchone() == (0, 1)
+
+
+def test_a_checkpoint_goes_by_its_tasks_key_beside_many_that_have_ended(flow: Workflow) -> None:
+    """An index of those that have not looked as good, as it held nothing when last looked at."""
+    submit(flow)
+    complete(claim(flow), flow)
+    copy_task(Task.objects.get().pk, 20_000, 1.0)
+    connection.close()
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE longwatch_task")
+    for _ in range(50):
+        submit(flow)
+    sql.warm_up()
+    with connection.cursor() as cursor:
+        text, names = postgresql._write("keep", clock.offset)
+        cursor.execute("SELECT name FROM pg_prepared_statements WHERE statement = %s", [text])
+        [(name,)] = cursor.fetchall()
+        cursor.execute(f"EXPLAIN EXECUTE {name}({', '.join(['NULL'] * len(names))})")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "longwatch_task_pkey" in plan
+    assert plan.count(" using ") == 1, plan
