@@ -11,7 +11,7 @@ import multiprocessing
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -133,7 +133,8 @@ def _begins(begin: Callable[[], Any], until: float) -> bool:
 
 
 def _wait_again(raw: sqlite3.Connection, patience: float) -> None:
-    raw.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
+    with suppress(sqlite3.ProgrammingError):  # closed, as by an error amid a rollback
+        raw.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
 
 
 _freed: Any = None

@@ -119,3 +119,13 @@ def test_two_busy_writers_share_the_lock(
     for thread in threads:
         thread.join(60)
     assert min(turns_had.count("a"), turns_had.count("b")) > 75
+
+
+def test_a_turn_ends_of_a_connection_that_was_closed_meanwhile(tmp_path: Path) -> None:
+    """As Django closes one whose rollback fails: no second error hides the first."""
+    own = connect(tmp_path)
+    begin(own, PATIENCE)
+    own.close()
+    end_turn(own, PATIENCE)
+    with pytest.raises(sqlite3.ProgrammingError):
+        read_timeout(own)
