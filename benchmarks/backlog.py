@@ -82,9 +82,8 @@ def count_all() -> None:
     from ledger import tallies
     from ledger.models import Task
 
-    newest = list(
-        Task.objects.order_by("-id").values_list("pk", flat=True)[:2]
-    )  # and its last copy
+    # The task itself and its last copy, whose rows came last.
+    newest = list(Task.objects.order_by("-id").values_list("pk", flat=True)[:2])
     work.wait_for(
         "all is counted", lambda: not (tallies.add_up() or tallies.find_uncounted(newest)), 600.0
     )

@@ -7,11 +7,9 @@ are the product's own. What waits for the end of a lease waits 20 times as long,
 
 from __future__ import annotations
 
-import os
-
 from ledger.conf import Tunables
+from tests.pg import DURABLE as DURABLE
 
-DURABLE = os.environ.get("LONGWATCH_TEST_DURABLE") == "1"
 LEASE = Tunables().lease_seconds if DURABLE else 3.0
 HEARTBEAT = Tunables().heartbeat_seconds if DURABLE else 1.0
 PATIENCE = LEASE / 3.0

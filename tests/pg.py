@@ -27,9 +27,10 @@ import psycopg
 
 PR_SET_PDEATHSIG = 1
 
-# The tests kill processes, never the machine.
-# Not by tests.durable: the benchmark's peers, who start one too, have no Django.
 DURABLE = os.environ.get("LONGWATCH_TEST_DURABLE") == "1"
+"""See tests.durable; here since the benchmark's peers, who start a cluster too, have no Django."""
+
+# The tests kill processes, never the machine.
 HASTY = {} if DURABLE else {"fsync": "off", "full_page_writes": "off"}
 SETTINGS = HASTY | {
     "listen_addresses": "127.0.0.1",

@@ -182,7 +182,7 @@ SELECT lane, workflow, workflow_version, rank FROM g"""
 
 
 HOT = ("claim_one", "keep", "yield_one", "finish_one", "claim", "yield", "finish")
-"""What is made ready at a worker's start, in the order in which it is wanted."""
+"""What is made ready while a worker is idle, in the order in which it is wanted."""
 
 
 @functools.lru_cache(maxsize=64)

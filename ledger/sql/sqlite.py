@@ -222,7 +222,7 @@ def checkpoint(
     if groups is None and not finish:
         with write_lock() as raw:
             kept = _keep(raw, texts, params)
-        return kept and (kept[0], clock.parse(kept[1]))
+        return _read_kept(kept)  # the lock is let go
     with write_lock() as raw:
         me = raw.execute(texts["me"], params).fetchone()
         if me is None:
@@ -233,8 +233,7 @@ def checkpoint(
         else:
             pick = _pick(raw, groups or ())
         if not finish and (pick is None or (pick[2] == lane and pick[1] > params["place"])):
-            kept = _keep(raw, texts, params)
-            return kept and (kept[0], clock.parse(kept[1]))
+            return _read_kept(_keep(raw, texts, params))
         (params["seq"],) = raw.execute(texts["finish" if finish else "yield"], params).fetchone()
         raw.execute(texts["store"], params)
         if finish:
@@ -255,6 +254,10 @@ def _keep(
     fence, claimed_at, params["seq"] = raw.execute(KEPT, [params["id"]]).fetchone()
     raw.execute(texts["store"], params)
     return fence, claimed_at
+
+
+def _read_kept(kept: tuple[int, str] | None) -> Sequence[Any] | None:
+    return kept and (kept[0], clock.parse(kept[1]))
 
 
 def insert_task(*, row: dict[str, Any], actor: str, note: str) -> Sequence[Any]:
