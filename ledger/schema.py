@@ -80,6 +80,22 @@ class AddIndexBeside(migrations.AddIndex):
             schema_editor.add_index(model, self.index, concurrently=True)
 
 
+class RemoveIndexBeside(migrations.RemoveIndex):
+    """An index that is dropped while others write; for a migration that is not atomic."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, *states: Any) -> None:
+        """Nothing where there is none any more, so it can be repeated."""
+        if _is_whole(schema_editor.connection, self.name) is None:
+            return
+        if schema_editor.connection.vendor != "postgresql":
+            super().database_forwards(app_label, schema_editor, *states)
+            return
+        model = states[0].apps.get_model(app_label, self.model_name)
+        index = states[0].models[app_label, self.model_name_lower].get_index_by_name(self.name)
+        with waiting_at_most(schema_editor.connection, PATIENT_SECONDS):
+            schema_editor.remove_index(model, index, concurrently=True)
+
+
 def _is_whole(connection: BaseDatabaseWrapper, index: str) -> bool | None:
     """Whether the index holds every row; None where there is no such index."""
     query = "SELECT true FROM sqlite_master WHERE type = 'index' AND name = %s"

@@ -39,8 +39,7 @@ _LOOK = """SELECT {now},
   (SELECT remind_at FROM longwatch_approval
     WHERE status = 'open' AND remind_at <= {soon} ORDER BY remind_at LIMIT 1),
   (SELECT wall_until FROM longwatch_task
-    WHERE wall_until <= {soon} AND coalesce(status, '') IN ('queued', 'scheduled')
-    ORDER BY wall_until LIMIT 1),
+    WHERE wall_until <= {soon} AND lease_owner = '' ORDER BY wall_until LIMIT 1),
   (SELECT deadline_at FROM longwatch_task
     WHERE deadline_at <= {soon} AND finished_at IS NULL AND status <> 'running'
     ORDER BY deadline_at LIMIT 1),

@@ -195,10 +195,12 @@ class Task(models.Model):
             models.Index(
                 fields=["id"], condition=Q(status=states.RUNNING), name="longwatch_task_running"
             ),
+            # Of what runs its holder judges the time. By the owner, which no checkpoint and no
+            # heartbeat changes.
             models.Index(
                 fields=["wall_until"],
-                condition=Q(wall_until__isnull=False),
-                name="longwatch_task_wall",
+                condition=Q(wall_until__isnull=False, lease_owner=""),
+                name="longwatch_task_overdue",
             ),
             models.Index(
                 fields=["deadline_at"],
@@ -227,7 +229,12 @@ class Task(models.Model):
             ),
             models.Index(fields=["created_at", "id"], name="longwatch_task_created"),
             models.Index(fields=["status", "created_at", "id"], name="longwatch_task_status"),
-            models.Index(fields=["submitted_by", "created_at"], name="longwatch_task_by"),
+            # What code of the same process submits is nobody's own.
+            models.Index(
+                fields=["submitted_by", "created_at"],
+                condition=~Q(submitted_by="system"),
+                name="longwatch_task_mine",
+            ),
             models.Index(
                 fields=["finished_at"],
                 condition=Q(finished_at__isnull=False),

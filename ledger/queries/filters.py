@@ -16,6 +16,7 @@ from django.db.models.functions import TruncDay
 from ledger import clock, states
 from ledger.calls import read_call, sees_payload
 from ledger.errors import InvalidInput
+from ledger.events import SYSTEM
 from ledger.ids import read_id
 from ledger.models import Task
 from ledger.queries.alike import IsAlike
@@ -248,7 +249,9 @@ def _match_attention(key: str, values: Sequence[str]) -> Q:
 
 def _match_owner(key: str, values: Sequence[str]) -> Q:
     """Who submitted it (`user:3`, `token:…`); `me` is who asks."""
-    return Q(submitted_by__in=[read_call().actor if one == "me" else one for one in values])
+    who = [read_call().actor if one == "me" else one for one in values]
+    nobody = str(SYSTEM)  # of whom the index says nothing
+    return Q(submitted_by__in=who) & (Q() if nobody in who else ~Q(submitted_by=nobody))
 
 
 def _match_parent(key: str, values: Sequence[str]) -> Q:

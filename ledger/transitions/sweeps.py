@@ -281,12 +281,13 @@ def enforce_limits(limit: int = 100) -> int:
     What runs is judged by its holder at the unit's end, which has a bound of its own; what undoes
     its effects by nobody.
     """
-    overdue = (
-        Task.objects.filter(Q(wall_until__lte=clock.now()) | Q(deadline_at__lte=clock.now()))
-        .filter(status__in=sorted(states.UNFINISHED - {states.RUNNING}), ending__isnull=True)
-        .exclude(on_limit="ask", status=states.WAITING, status_reason__in=states.FOR_PEOPLE)
-        .values_list("id", flat=True)[:limit]
-    )
+    may_end = Task.objects.filter(
+        status__in=sorted(states.UNFINISHED - {states.RUNNING}), ending__isnull=True
+    ).exclude(on_limit="ask", status=states.WAITING, status_reason__in=states.FOR_PEOPLE)
+    late = may_end.filter(wall_until__lte=clock.now(), lease_owner="").order_by("wall_until")
+    due = may_end.filter(deadline_at__lte=clock.now(), finished_at=None).order_by("deadline_at")
+    # One by one: of both in one condition SQLite reads every task there is.
+    overdue = [one for rows in (late, due) for one in rows.values_list("id", flat=True)[:limit]]
     return move_each(overdue, enforce_limit)
 
 
