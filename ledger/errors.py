@@ -303,8 +303,9 @@ class LimitReached(LedgerError):
     status = 409
 
     def __init__(
-        self, reason: str, message: str, least: int = 0, owner: str = "", amount: int = 0
-    ) -> None:
+        self, reason: str, message: str, least: int = 0, owner: str = "", amount: int = 0,
+        gives_way: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(message)
         self.reason = reason
         self.owner = owner
@@ -313,6 +314,8 @@ class LimitReached(LedgerError):
         """What was to be reserved."""
         self.least = least
         """The limit that what was refused would have needed, as its column holds it."""
+        self.gives_way = gives_way
+        """There is room, and someone more urgent waits for it."""
 
 
 class OutOfScope(LedgerError):

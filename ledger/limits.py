@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import IntegrityError
 from django.db.models import F
 
-from ledger import bounds, clock, conf, hours, lanebudgets, sql, states
+from ledger import bounds, clock, conf, hours, lanebudgets, precedence, sql, states
 from ledger.canonical import clean_text
 from ledger.errors import InvalidInput, LeaseLost, LimitReached, TaskNotFound
 from ledger.events import Actor, record_event
@@ -244,6 +244,7 @@ def close_reservation(line: list[Task], key: str, state: str, fence: int | None 
     if row is not None:
         Reservation.objects.filter(pk=row.pk).update(state=state)
         change_sums(line, reserved_tokens=-row.tokens, reserved_cost=-row.cost)
+        precedence.hurry_first([above.pk for above in line[1:]])
 
 
 def describe_reserved(task: Task) -> dict[str, Any]:
@@ -350,6 +351,11 @@ def reserve_amount(
             Reservation.objects.filter(pk=known.pk).update(fence=held.fence)
             return key
         check_sums(line, tokens, nano, reserved=True)
+        if owner := precedence.find_more_urgent(task, [one.pk for one in line[1:]]):
+            reason, amount = ((states.LIMIT_TOKENS, tokens) if tokens else
+                              (states.LIMIT_COST, nano))  # fmt: skip
+            text = f"A more urgent task waits for the budget of the parent task {owner}."
+            raise LimitReached(reason, text, 0, str(owner), amount, gives_way=True)
         facts = {"at": clock.now(), "fence": held.fence, "step": held.step_name, "turn": held.turn,
                  "tokens": tokens, "cost": nano, "state": "open"}  # fmt: skip
         if known is None:

@@ -36,8 +36,8 @@ FRESH_SECONDS = 0.05
 took long to read serves twenty times that long, up to 0.25 s: one of 1,000 groups takes 10 ms."""
 
 FELT_SECONDS = 0.01
-"""A unit that took longer (and longer than a list serves that takes long to read) is followed by a
-reading, for one per cent of its time: a lane that came meanwhile waits for no second unit."""
+"""A unit that took longer (and five times as long as the reading) is followed by a reading, mostly
+for one per cent of its time: a lane that came meanwhile waits for no second unit."""
 
 LANES, GROUPS = 16, 32
 """So many lanes are asked for their tasks in one statement, and so many groups of each, those whose
@@ -97,7 +97,7 @@ class Picker:
             self._free_keys()
         if woken:
             self._blocked.clear()
-        felt = took > max(FELT_SECONDS, self._serves)
+        felt = took > max(FELT_SECONDS, self._serves / 4)
         serves = max(FRESH_SECONDS, self._serves * (FRESH_SECONDS > 0))
         if fresh or felt or now - self._read_at > serves:
             known = self._list_known()

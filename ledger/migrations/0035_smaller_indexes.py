@@ -1,5 +1,5 @@
-"""Two indexes of a task's row that hold less: each change of a status is written to every index
-that the row is in."""
+"""Two indexes of a task's row that hold less, for each change of a status is written to every index
+that the row is in. And a small one, of those that wait for a budget that they share."""
 
 from django.db import migrations, models
 
@@ -28,6 +28,14 @@ class Migration(migrations.Migration):
                 condition=models.Q(("submitted_by", "system"), _negated=True),
                 fields=["submitted_by", "created_at"],
                 name="longwatch_task_mine",
+            ),
+        ),
+        AddIndexBeside(
+            model_name="task",
+            index=models.Index(
+                condition=models.Q(("status", "waiting"), ("status_reason", "budget")),
+                fields=["priority"],
+                name="longwatch_task_budget",
             ),
         ),
         RemoveIndexBeside(model_name="task", name="longwatch_task_wall"),

@@ -193,6 +193,11 @@ class Task(models.Model):
                 name="longwatch_task_waiting",
             ),
             models.Index(
+                fields=["priority"],
+                condition=Q(status=states.WAITING, status_reason=states.BUDGET),
+                name="longwatch_task_budget",
+            ),
+            models.Index(
                 fields=["id"], condition=Q(status=states.RUNNING), name="longwatch_task_running"
             ),
             # Of what runs its holder judges the time. By the owner, which no checkpoint and no

@@ -2,7 +2,8 @@
 
 What a child spends or reserves counts in every task above it at once, under locks taken from the
 child up (`limits.lock_line`). Where that leaves no room the child waits, and the task whose limit
-it is comes to its end, or asks, as with any used-up limit; after a raise its children go on.
+it is comes to its end, or asks, as with any used-up limit; after a raise its children go on. Those
+of less priority reserve nothing while it waits (`ledger.precedence`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from ledger import limits, states
+from ledger import limits, precedence, states
 from ledger.errors import LimitReached
 from ledger.events import SYSTEM, Actor, record_event
 from ledger.models import Task
@@ -43,7 +44,8 @@ def await_budget(held: Claimed, attempt: Attempt | None, short: LimitReached) ->
                      of=short.owner, limit=short.reason)  # fmt: skip
         move_task(
             task, now, "await_budget", states.WAITING, reason=states.BUDGET, by_holder=True,
-            available_at=now, error=error, waits={"for": states.BUDGET, **need},
+            available_at=now + LOOK_AGAIN if short.gives_way else now, error=error,
+            waits={"for": states.BUDGET, "of": short.owner, **need},
         )  # fmt: skip
 
 
@@ -60,7 +62,8 @@ def go_on_with_budget(task_id: UUID) -> bool:
         if task.status_reason != states.BUDGET or task.available_at > now:
             return False
         short = limits.find_shortage(task.parent_id, waits["tokens"], waits["cost"])
-        if short is None:
+        of = [UUID(waits["of"])] if waits.get("of") else []
+        if short is None and precedence.find_more_urgent(task, of) is None:
             record_event(task, "promoted", SYSTEM, now, reason=states.BUDGET)
             requeue_task(task, now, "go_on_with_budget", error=None)
             return True
@@ -68,7 +71,7 @@ def go_on_with_budget(task_id: UUID) -> bool:
         Task.objects.filter(pk=task_id, status=task.status, fence=task.fence).update(
             available_at=now + LOOK_AGAIN
         )
-    return _stop_owner(short[0].pk, short[1])
+    return short is not None and _stop_owner(short[0].pk, short[1])
 
 
 def _stop_owner(task_id: UUID, short: LimitReached) -> bool:

@@ -255,7 +255,7 @@ def look_at_budgets(limit: int = 100) -> int:
     """waiting (budget) -> on, for those whose parents have room again; how many."""
     due = Task.objects.filter(
         status=states.WAITING, status_reason=states.BUDGET, available_at__lte=clock.now()
-    ).order_by("available_at").values_list("id", flat=True)[:limit]  # fmt: skip
+    ).order_by("-priority", "available_at").values_list("id", flat=True)[:limit]  # fmt: skip
     return move_each(due, budgets.go_on_with_budget)
 
 

@@ -230,6 +230,65 @@ def test_a_child_that_waits_for_calls_under_way_goes_on_when_they_cost_less() ->
     assert child.status == "queued"
 
 
+def make_asking() -> Workflow:
+    """The workflow of `make_family`, whose step reserves 40."""
+    step = Workflow("family", flow.version)
+    for name in "abc":
+        step.step(lambda ctx: ctx.reserve(cost="40", key="x") and None, name=name)
+    return step
+
+
+def set_priority(held: Claimed, priority: int) -> None:
+    Task.objects.filter(pk=held.task_id).update(priority=priority)
+
+
+@pytest.mark.case(59)
+@pytest.mark.parametrize("priority", [1, 0])
+def test_no_call_of_the_less_urgent_begins_while_a_more_urgent_child_waits_for_room(
+    priority: int,
+) -> None:
+    """What was held when it came is all that it waits for; of the same priority nobody is first."""
+    with registered(flow):
+        low, high, other = make_family(3)
+        set_priority(high, priority)
+        limits.reserve_amount(low, key="dear", cost="80")
+    with registered(make_asking()):
+        assert run_attempt(Engine(high.owner), high) is None  # it waits
+        limits.record_spend(low, key="paid", cost="10", reservation="dear")
+        if not priority:
+            assert limits.reserve_amount(low, key="next", cost="80")
+            return
+        for one in (low, other):
+            with pytest.raises(LimitReached, match="more urgent") as refused:
+                limits.reserve_amount(one, key="next", cost="1")
+            assert refused.value.owner == str(read_parent().pk)
+        assert run_attempt(Engine(other.owner), other) is None
+        sweeper.sweep()  # at once, for what was given back made it look
+        waiting = {row.pk: row.status_reason for row in Task.objects.filter(status="waiting")}
+        assert waiting == {read_parent().pk: "children", other.task_id: "budget"}
+        again = claim(flow, high.owner)
+        assert again.task_id == high.task_id
+        assert run_attempt(Engine(again.owner), again) is not None  # it has its 40
+        clock.offset += LATER
+        sweeper.sweep()
+    assert Task.objects.get(pk=other.task_id).status == "queued"
+
+
+@pytest.mark.case(59)
+def test_a_raise_is_there_for_the_most_urgent_first() -> None:
+    with registered(flow):
+        low, high = make_family(2, "10")
+        set_priority(high, 50)
+    with registered(make_asking()):
+        for held in (low, high):
+            assert run_attempt(Engine(held.owner), held) is None
+        Task.objects.filter(parent=None).update(limit_cost=parse_money("45"))
+        assert not budgets.go_on_with_budget(low.task_id)
+        assert budgets.go_on_with_budget(high.task_id)
+        clock.offset += LATER
+        assert budgets.go_on_with_budget(low.task_id)
+
+
 def test_grandchildren_share_the_budget_of_the_whole_line() -> None:
     with registered(flow):
         (middle,) = make_family(1, "10")
