@@ -10,12 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from ledger import clock, sql, sweeper
 from ledger.models import Task
 from ledger.picking import LANES, Picker
 from ledger.sql import Claimed
 from ledger.sql.postgresql import HEADS_PER_GROUP
+from ledger.transitions import sweeps
 from ledger.workflows import Workflow, registered
 from tests.factories import LEASE, OWNER, claim, complete, make_unit, make_workflow, submit
 
@@ -234,3 +236,26 @@ def test_on_sqlite_a_look_goes_by_indexes_too(flow: Workflow) -> None:
     looks = [line for *_, line in plan if "longwatch_task" in line]
     assert len(looks) >= 7
     assert [line for line in looks if "INDEX" not in line] == []
+
+
+@postgresql
+def test_what_is_overdue_is_found_without_reading_what_is_not(flow: Workflow) -> None:
+    let_statistics_know_ended(flow)
+    for _ in range(MANY):
+        submit(flow)
+    reads, _ = least_reads_of(sweeps.enforce_limits)
+    assert reads <= FEW
+
+
+@pytest.mark.sqlite
+def test_on_sqlite_what_is_overdue_is_found_by_indexes_too(flow: Workflow) -> None:
+    submit(flow)
+    with CaptureQueriesContext(connection) as asked:
+        sweeps.enforce_limits()
+    with connection.cursor() as cursor:
+        plans = []
+        for query in asked:
+            cursor.execute(f"EXPLAIN QUERY PLAN {query['sql']}")
+            plans += [line for *_, line in cursor.fetchall() if "longwatch_task" in line]
+    assert len(plans) == 2
+    assert [line for line in plans if not line.startswith("SEARCH")] == []
