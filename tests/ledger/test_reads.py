@@ -4,6 +4,7 @@ can run, rows that are not due, rows that are gone and that an old snapshot keep
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -239,11 +240,27 @@ def test_on_sqlite_a_look_goes_by_indexes_too(flow: Workflow) -> None:
 
 
 @postgresql
-def test_what_is_overdue_is_found_without_reading_what_is_not(flow: Workflow) -> None:
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        sweeps.enforce_limits, sweeps.promote_due, sweeps.look_at_budgets, sweeps.join_parents,
+        sweeps.tell_parents, sweeps.end_orphans, sweeps.apply_decisions, sweeps.expire_signals,
+        functools.partial(sweeps.find_expired, LEASE),
+    ],
+)  # fmt: skip
+def test_a_sweep_reads_little_of_what_is_not_due(
+    flow: Workflow, sweep: Callable[[], object]
+) -> None:
     let_statistics_know_ended(flow)
+    later = clock.read().replace(year=clock.read().year + 1)
     for _ in range(MANY):
         submit(flow)
-    reads, _ = least_reads_of(sweeps.enforce_limits)
+        submit(flow, not_before=later)
+    wait = {"status": "waiting", "status_reason": "signal", "available_at": later}
+    left = {"wall_until": None, "wall_left": 60.0}
+    waiting = [submit(flow).pk for _ in range(MANY)]
+    Task.objects.filter(pk__in=waiting).update(**wait, **left)
+    reads, _ = least_reads_of(sweep)
     assert reads <= FEW
 
 
