@@ -105,7 +105,7 @@ EDGES: tuple[Edge, ...] = (
     *_edges("spawn_children", RUNNING, "waiting queued cancelled", "holder"),
     *_edges("await_budget", RUNNING, "waiting queued cancelled", "holder"),
     *_edges("fail_task", RUNNING, "queued failed", "holder"),
-    *_edges("bury_task", RUNNING, "waiting dead", "holder"),
+    *_edges("bury_task", RUNNING, "queued waiting cancelled dead", "holder"),
     *_edges("record_failure", RUNNING, "queued scheduled waiting cancelled dead", "holder"),
     *_edges("repair_task", RUNNING, "queued waiting paused cancelled dead", "holder"),
     *_edges("release_task", RUNNING, "queued scheduled waiting paused cancelled dead", "holder"),

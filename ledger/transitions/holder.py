@@ -135,13 +135,17 @@ def bury_task(held: Claimed, attempt: Attempt | None, reason: str, least: int = 
     """running -> dead at once: a limit is used up, or the output can't be stored.
 
     `attempt` is None when the limit was found before the step began; `least` is the limit that
-    what was refused would have needed. Waiting instead, where people are asked about limits.
+    what was refused would have needed. Waiting instead, where people are asked about limits, and
+    cancelled, by a limit alone, where that was asked for: nobody is asked about its limit then.
     """
     with lock_held(held.lease, "failure") as (task, now):
         fields = {}
         if attempt is not None:
             record_attempt(task, held, attempt, now, "attempt_failed")
             fields["error"] = attempt.error
+        by_limit = reason != states.UNSERIALISABLE_OUTPUT
+        if by_limit and leave_if_cancelled(task, held, now, "bury_task", fields):
+            return
         leave_running(task, held, now, "bury_task", states.DEAD, reason, 0, fields, least)
 
 

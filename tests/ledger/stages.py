@@ -431,8 +431,8 @@ WAYS: dict[tuple[str, str], Way] = {
     **{(function, states.QUEUED): Way(before=owe)
        for function in ("fail_task", "cancel_child", "cancel_task", "compensate_task")},
     **{(function, states.QUEUED): Way(before=owe_and_cancel)
-       for function in ("ask_approval", "spawn_children", "await_budget", "record_failure",
-                        "misfit_task", "stop_task")},
+       for function in ("ask_approval", "spawn_children", "await_budget", "bury_task",
+                        "record_failure", "misfit_task", "stop_task")},
     ("settle_undo", states.FAILED): Way(before=undo_before(fail)),
     ("settle_undo", states.CANCELLED): Way(before=undo_before(cancel_running)),
     ("settle_undo", states.DEAD): Way(before=undo_before(die)),

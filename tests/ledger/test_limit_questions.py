@@ -169,6 +169,16 @@ def test_without_a_forecast_the_approver_has_to_name_the_limit() -> None:
     answer(request, values={"tokens": 20_000_000})
 
 
+def test_nobody_is_asked_about_the_limit_of_a_task_that_was_cancelled_meanwhile() -> None:
+    task = submit(flow := make_workflow(on_limit="ask"))
+    held = claim(flow)
+    operators.cancel_task(task.pk, actor=OPERATOR)
+    holder.bury_task(held, attempt(), states.LIMIT_TOKENS)
+    task.refresh_from_db()
+    assert (task.status, task.status_reason) == ("cancelled", "cancelled_by_operator")
+    assert not Approval.objects.exists()
+
+
 def test_a_limit_that_is_used_up_already_is_refused_and_nothing_is_written() -> None:
     task = reach_limit("cost")
     request = find_question(task)
