@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import sys
 
 import psycopg
@@ -24,8 +25,8 @@ def find_postgresql(bench: Bench) -> PostgreSQL | None:
 
 
 def measure_w3(bench: Bench) -> None:
-    """Units per second beside 100,000 others, and a million that are finished, in turns with the
-    figure beside 1,000."""
+    """Units per second beside 100,000 others, and a million that are finished, each run between two
+    beside 1,000."""
     database = find_postgresql(bench)
     if database is None:
         return
@@ -41,14 +42,17 @@ def measure_w3(bench: Bench) -> None:
         old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         old.execute("SELECT count(*) FROM longwatch_task")
         _run(bench, urls["snapshot"], f"--units={SNAPSHOT_UNITS * units}")
+
+        def run(case: str) -> float:
+            return bench.keep(database, f"w3 {case}", _run(bench, urls[case], f"--units={units}"))
+
+        before = run("1k")
         for number in range(bench.options.rounds):
             bench.say(f"postgresql: W3, round {number + 1} of {bench.options.rounds}")
-            rates = {
-                case: bench.keep(database, f"w3 {case}", _run(bench, url, f"--units={units}"))
-                for case, url in urls.items()
-            }
             for case in CASES[1:]:
-                bench.keep(database, f"w3 {case} ratio", rates[case] / rates["1k"])
+                rate, after = run(case), run("1k")
+                bench.keep(database, f"w3 {case} ratio", rate / statistics.mean([before, after]))
+                before = after
     for case in CASES:
         database.drop(f"w3_{case}")
 

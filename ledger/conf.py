@@ -7,6 +7,7 @@ override them as any setting. Nothing is frozen at import.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ class Tunables:
     @property
     def limit_cost_nano(self) -> int:
         """The default bound of money, in nano-units."""
-        return parse_money(self.limit_cost, "LONGWATCH_LIMIT_COST")
+        return _parse_bound(self.limit_cost)
 
 
 _FIELDS: list[tuple[str, str, Any, Any]] = [
@@ -147,6 +148,11 @@ def parse_money(value: str | int | Decimal, name: str = "cost") -> int:
     if not in_range:
         raise ValueError(f"{name}: {value} is out of range (0 to 9,000,000,000)")
     return int(amount * NANO)
+
+
+@functools.cache
+def _parse_bound(text: str) -> int:
+    return parse_money(text, "LONGWATCH_LIMIT_COST")
 
 
 def format_money(nano: int) -> str:

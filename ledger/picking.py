@@ -110,6 +110,8 @@ class Picker:
             self._read_at = now
         if self._book.rules:
             self._groups = [g for g in self._groups if not self._book.get(g[0]).closed]
+        if len(self._groups) < 2:
+            return list(self._groups)
         turns = {lane: (self._tag(lane), *self._after(lane)) for lane, _, _ in self._groups}
         return sorted(self._groups, key=lambda group: turns[group[0]])
 

@@ -213,7 +213,8 @@ def check_input(workflow: Workflow, input: Any) -> Any:
     most = conf.load().input_bytes
     if isinstance(input, dict):
         check_value("input", input, most)
-    return check_value("input", workflow.clean_input(input), most)
+    cleaned = workflow.clean_input(input)
+    return cleaned if cleaned is input else check_value("input", cleaned, most)
 
 
 def _merge_limits(workflow: Workflow, given: Mapping[str, Any] | None) -> dict[str, Any]:
