@@ -244,7 +244,7 @@ def close_reservation(line: list[Task], key: str, state: str, fence: int | None 
     if row is not None:
         Reservation.objects.filter(pk=row.pk).update(state=state)
         change_sums(line, reserved_tokens=-row.tokens, reserved_cost=-row.cost)
-        precedence.hurry_first([above.pk for above in line[1:]])
+        precedence.hurry_first(line[1:])
 
 
 def describe_reserved(task: Task) -> dict[str, Any]:
@@ -351,11 +351,11 @@ def reserve_amount(
             Reservation.objects.filter(pk=known.pk).update(fence=held.fence)
             return key
         check_sums(line, tokens, nano, reserved=True)
-        if owner := precedence.find_more_urgent(task, [one.pk for one in line[1:]]):
+        if owner := precedence.find_more_urgent(task, line[1:]):
             reason, amount = ((states.LIMIT_TOKENS, tokens) if tokens else
                               (states.LIMIT_COST, nano))  # fmt: skip
-            text = f"A more urgent task waits for the budget of the parent task {owner}."
-            raise LimitReached(reason, text, 0, str(owner), amount, gives_way=True)
+            text = f"A more urgent task waits for the budget of the parent task {owner.pk}."
+            raise LimitReached(reason, text, 0, str(owner.pk), amount, gives_way=True)
         facts = {"at": clock.now(), "fence": held.fence, "step": held.step_name, "turn": held.turn,
                  "tokens": tokens, "cost": nano, "state": "open"}  # fmt: skip
         if known is None:

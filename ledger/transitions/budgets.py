@@ -62,7 +62,7 @@ def go_on_with_budget(task_id: UUID) -> bool:
         if task.status_reason != states.BUDGET or task.available_at > now:
             return False
         short = limits.find_shortage(task.parent_id, waits["tokens"], waits["cost"])
-        of = [UUID(waits["of"])] if waits.get("of") else []
+        of = list(Task.objects.filter(pk=waits["of"])) if waits.get("of") else []
         if short is None and precedence.find_more_urgent(task, of) is None:
             record_event(task, "promoted", SYSTEM, now, reason=states.BUDGET)
             requeue_task(task, now, "go_on_with_budget", error=None)

@@ -275,6 +275,20 @@ def test_no_call_of_the_less_urgent_begins_while_a_more_urgent_child_waits_for_r
 
 
 @pytest.mark.case(59)
+def test_a_call_that_no_waiting_makes_room_for_keeps_nobody_from_theirs() -> None:
+    with registered(flow):
+        low, high = make_family(2, "50")
+        set_priority(high, 1)
+        limits.reserve_amount(low, key="dear", cost="20")
+    with registered(make_asking()):
+        assert run_attempt(Engine(high.owner), high) is None
+        with pytest.raises(LimitReached, match="more urgent"):  # its 40 would fit into 50
+            limits.reserve_amount(low, key="next", cost="5")
+        limits.record_spend(low, key="paid", cost="20", reservation="dear")
+        assert limits.reserve_amount(low, key="next", cost="5")
+
+
+@pytest.mark.case(59)
 def test_a_raise_is_there_for_the_most_urgent_first() -> None:
     with registered(flow):
         low, high = make_family(2, "10")
