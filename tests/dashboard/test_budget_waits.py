@@ -32,7 +32,7 @@ def child(three: Workflow) -> Task:
     assert settled is not None
     assert settled.kept_fence is not None
     again = dataclasses.replace(held, fence=settled.kept_fence, step_index=1, step_name="b")
-    short = LimitReached(states.LIMIT_COST, "no money left", 0, "parent", 5 * 10**8)
+    short = LimitReached(states.LIMIT_COST, "no money left", 0, str(held.parent_id), 5 * 10**8)
     budgets.await_budget(again, attempt(), short)
     task = Task.objects.get(pk=held.task_id)
     assert (task.status, task.status_reason) == (states.WAITING, states.BUDGET)
