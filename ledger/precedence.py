@@ -7,6 +7,7 @@ others, for each of them asks again sooner than it looks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from django.db.models import QuerySet
 
@@ -24,7 +25,7 @@ def find_more_urgent(task: Task, owners: Sequence[Task]) -> Task | None:
     if not owners:
         return None
     waiting = _list_waiting(owners).filter(priority__gt=task.priority).order_by("-priority")
-    wanted = [one or {} for one in waiting.values_list("waits", flat=True)[:MOST]]
+    wanted: list[Any] = list(waiting.values_list("waits", flat=True)[:MOST])
     for owner in owners:
         tokens = owner.limit_tokens - owner.used_tokens_in - owner.used_tokens_out
         cost = owner.limit_cost - owner.used_cost

@@ -62,8 +62,7 @@ def go_on_with_budget(task_id: UUID) -> bool:
         if task.status_reason != states.BUDGET or task.available_at > now:
             return False
         short = limits.find_shortage(task.parent_id, waits["tokens"], waits["cost"])
-        of = list(Task.objects.filter(pk=waits["of"])) if waits.get("of") else []
-        if short is None and precedence.find_more_urgent(task, of) is None:
+        if short is None and not _gives_way(task, waits.get("of")):
             record_event(task, "promoted", SYSTEM, now, reason=states.BUDGET)
             requeue_task(task, now, "go_on_with_budget", error=None)
             return True
@@ -72,6 +71,12 @@ def go_on_with_budget(task_id: UUID) -> bool:
             available_at=now + LOOK_AGAIN
         )
     return short is not None and _stop_owner(short[0].pk, short[1])
+
+
+def _gives_way(task: Task, owner_id: str | None) -> bool:
+    """There is room, and someone more urgent waits for it too."""
+    owners = Task.objects.filter(pk=owner_id) if owner_id else ()
+    return precedence.find_more_urgent(task, list(owners)) is not None
 
 
 def _stop_owner(task_id: UUID, short: LimitReached) -> bool:
